@@ -1,0 +1,37 @@
+"""What a child costs. A new cost is a class in a file here and a line in `COSTS`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from joslim.costs.base import Cost
+from joslim.costs.counting import Macs, Memory, Params
+from joslim.costs.function import FunctionCost
+from joslim.costs.latency import Latency
+from joslim.errors import UserError, unknown
+from joslim.slimmable.net import SlimmableNet
+from joslim.widths import Widths
+
+COSTS: dict[str, Callable[..., Cost]] = {
+    "macs": Macs,
+    "params": Params,
+    "memory": Memory,
+    "latency": Latency,
+}
+
+__all__ = ["COSTS", "Cost", "cost"]
+
+
+def cost(which: str | Callable[[Widths], float], net: SlimmableNet, **options: Any) -> Cost:
+    """The cost of this name, or one made of a function from Widths to a number.
+
+    Options: `memory` takes bytes_per_element (4), `latency` takes repeats (15).
+    """
+    if not isinstance(net, SlimmableNet):
+        raise UserError(f"net: {type(net).__name__} is not slimmable; type joslim.slim(...) first")
+    if callable(which):
+        return FunctionCost(which, net)
+    if which not in COSTS:
+        raise unknown("cost", str(which), COSTS)
+    return COSTS[which](which, net, **options)

@@ -1,0 +1,60 @@
+"""Measured latency: the child is cut out, timed on this machine, and remembered."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from joslim.costs.base import Cost
+from joslim.slimmable.cutting import cut_out
+from joslim.slimmable.net import SlimmableNet
+
+WARM_UP = 3
+
+
+class Latency(Cost):
+    """Median milliseconds of a forward pass on the network's example input, on its device."""
+
+    unit = "ms"
+
+    def __init__(self, name: str, net: SlimmableNet, repeats: int = 15) -> None:
+        super().__init__(name, net)
+        self.net = net
+        self.repeats = repeats
+        self._known: dict[tuple[int, ...], float] = {}
+
+    def _price(self, counts: NDArray[np.int64]) -> NDArray[np.float64]:
+        return np.array([self._measured(tuple(row.tolist())) for row in counts])
+
+    def _measured(self, counts: tuple[int, ...]) -> float:
+        if counts not in self._known:
+            state = self.net._slim_net
+            units = self.space.of_counts(counts).units
+            child = cut_out(self.net, state.plans, units, without=(state,)).eval()
+            self._known[counts] = time_forward(child, state.example, self.repeats)
+        return self._known[counts]
+
+
+def time_forward(model: nn.Module, inputs: tuple[Any, ...], repeats: int) -> float:
+    """Median milliseconds of `model(*inputs)` without gradients."""
+    device = next(model.parameters()).device
+    finish: Callable[[], Any] = (
+        torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    )
+    times = []
+    with torch.inference_mode():
+        for turn in range(WARM_UP + repeats):
+            finish()
+            start = time.perf_counter()
+            model(*inputs)
+            finish()
+            if turn >= WARM_UP:
+                times.append(time.perf_counter() - start)
+    return 1000 * statistics.median(times)

@@ -1,0 +1,21 @@
+"""The one exception that means: the user asked for something that cannot be done."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(ValueError):
+    """Bad input. Its message is one line: the field, the value, what is allowed, what to type."""
+
+
+def unknown(field: str, value: str, allowed: Iterable[str], most: int = 8) -> UserError:
+    """An unknown name: lists all that is allowed if that is short, else the nearest names."""
+    names = list(allowed)
+    if len(names) <= most:
+        hint = f"allowed: {', '.join(names)}"
+    else:
+        near = difflib.get_close_matches(value, names, n=3, cutoff=0.0)
+        hint = f"nearest of {len(names)}: {', '.join(near)}"
+    return UserError(f"{field}: unknown name {value!r}; {hint}")

@@ -1,0 +1,100 @@
+"""What a network is made of, once its Dims are known: enough to cut and to price any child.
+
+A `Layout` says how one axis of a tensor is made of Dims, a `Term` is a product of such axes (the
+multiply-adds of a layer, the entries of a map), and a `Blueprint` is all layers, maps and
+parameters. Nothing here refers to the network itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joslim.widths import WidthSpace
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Neighbouring entries of an axis: `each` for every unit of a Dim, or `full` fixed ones."""
+
+    dim: int | None
+    each: int
+    full: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How an axis is made of Dims: stretch after stretch; a child keeps a prefix of each."""
+
+    stretches: tuple[Stretch, ...]
+
+    @property
+    def full(self) -> int:
+        return sum(stretch.full for stretch in self.stretches)
+
+    @property
+    def slimmable(self) -> bool:
+        return any(stretch.dim is not None for stretch in self.stretches)
+
+    def size(self, units: tuple[int, ...]) -> int:
+        """The length of the axis in the child that has so many units of each Dim."""
+        return sum(s.full if s.dim is None else units[s.dim] * s.each for s in self.stretches)
+
+    def runs(self, units: tuple[int, ...]) -> list[tuple[int, int]]:
+        """The (start, stop) ranges of the full axis that the child keeps, neighbours joined."""
+        result: list[tuple[int, int]] = []
+        start = 0
+        for s in self.stretches:
+            stop = start + (s.full if s.dim is None else units[s.dim] * s.each)
+            if result and result[-1][1] == start:
+                result[-1] = (result[-1][0], stop)
+            else:
+                result.append((start, stop))
+            start += s.full
+        return result
+
+
+@dataclass(frozen=True)
+class Term:
+    """A constant times the lengths of slimmable axes."""
+
+    times: int
+    layouts: tuple[Layout, ...] = ()
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A multiplication in the network: a conv, a linear layer, a matrix product.
+
+    `input`, `output` and `skips` are positions in `Blueprint.maps`; the skips are the other maps
+    that are still read after this layer.
+    """
+
+    name: str
+    op: str
+    macs: Term
+    weights: Term
+    kernel: tuple[int, ...]
+    resolution: tuple[int, ...]
+    input: int
+    output: int
+    skips: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    space: WidthSpace
+    layers: tuple[Layer, ...]
+    maps: tuple[Term, ...]
+    parameters: tuple[Term, ...]
+
+    def units(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """[n, dims] channel counts -> [n, dims] units, what Layouts are measured in."""
+        return counts // self._steps
+
+    @cached_property
+    def _steps(self) -> NDArray[np.int64]:
+        return np.array([dim.step for dim in self.space.dims], dtype=np.int64)

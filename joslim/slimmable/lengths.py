@@ -1,0 +1,136 @@
+"""Integers that remember which channels they count.
+
+While a network is traced, `x.shape[1]` and a layer's `out_channels` are `Length`s, so that
+`x.view(b, 2, c // 2, h, w)` and `F.pad(x, (0, 0, 0, 0, 0, out.shape[1] - x.shape[1]))` are seen to
+follow the width, while a literal 64 is seen not to.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from joslim.slimmable.axes import (
+    Algebra,
+    Axis,
+    fixed,
+    form,
+    is_fixed,
+    length,
+    resolve,
+    scale,
+)
+
+COMPARED = "compared in forward"
+
+
+class Length(int):
+    """(the length of `whole` - the length of `minus`) / `over`."""
+
+    algebra: Algebra
+    whole: Axis
+    minus: Axis
+    over: int
+
+    @staticmethod
+    def of(algebra: Algebra, whole: Axis, minus: Axis = (), over: int = 1) -> int:
+        """A Length, or a plain integer where nothing can be slimmed."""
+        value = (length(whole) - length(minus)) // over
+        if is_fixed(whole) and is_fixed(minus):
+            return value
+        result = Length(value)
+        result.algebra, result.whole, result.minus, result.over = algebra, whole, minus, over
+        return result
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is the length of an axis, and not a difference of two."""
+        return not self.minus
+
+    def axis(self, why: str) -> Axis:
+        """The axis of this length; dividing one takes equal rows."""
+        assert self.plain
+        return self.algebra.rows(self.whole, self.over, why) if self.over > 1 else self.whole
+
+    def counts(self, axis: Axis) -> bool:
+        """Whether this is the length of that axis at every width."""
+        constant, coefficients = form(axis)
+        times = {var: inner * self.over for var, inner in coefficients.items()}
+        return self.plain and form(self.whole) == (constant * self.over, times)
+
+    def freeze(self, why: str) -> None:
+        self.algebra.freeze(self.whole, why)
+        self.algebra.freeze(self.minus, why)
+
+    def __add__(self, other: Any) -> int:
+        if type(other) is int and other == 0:
+            return self
+        if self.plain and isinstance(other, Length) and other.plain and self.over == other.over:
+            return Length.of(self.algebra, self.whole + other.whole, over=self.over)
+        if self.plain and type(other) is int and other > 0:
+            whole = self.whole + fixed(other * self.over)
+            return Length.of(self.algebra, whole, over=self.over)
+        return int(self) + other
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> int:
+        if type(other) is int and other == 0:
+            return self
+        if isinstance(other, Length) and self.plain and other.plain and self.over == other.over == 1:
+            return Length.of(self.algebra, self.whole, minus=other.whole)
+        return int(self) - other
+
+    def __mul__(self, other: Any) -> int:
+        if type(other) is not int or not self.plain or other < 1:
+            return int(self) * int(other) if isinstance(other, Length) else int(self) * other
+        if self.over % other == 0:
+            return Length.of(self.algebra, self.whole, over=self.over // other)
+        return Length.of(self.algebra, scale(resolve(self.whole), other), over=self.over)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Any) -> int:
+        if type(other) is not int or not self.plain or other < 1 or int(self) % other:
+            return int(self) // int(other)
+        return Length.of(self.algebra, self.whole, over=self.over * other)
+
+    def __mod__(self, other: Any) -> int:
+        if type(other) is int and other > 0 and self.plain and int(self) % other == 0:
+            self.algebra.rows(self.axis("divided"), other, f"divided by {other}")
+        return int(self) % int(other)
+
+    def _compared(self, other: Any, result: bool) -> bool:
+        """A comparison must come out the same at every width.
+
+        Lengths that are equal are made one. Others could meet at some width: they are frozen.
+        """
+        if not isinstance(other, int):
+            return result
+        if isinstance(other, Length) and self.plain and other.plain and int(self) == int(other):
+            if not self.counts(theirs := other.axis(COMPARED)):
+                self.algebra.unify(self.axis(COMPARED), theirs, COMPARED)
+        else:
+            self.freeze(COMPARED)
+            if isinstance(other, Length):
+                other.freeze(COMPARED)
+        return result
+
+    def __eq__(self, other: object) -> bool:
+        return self._compared(other, int.__eq__(self, other) is True)  # type: ignore[arg-type]
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __lt__(self, other: Any) -> bool:
+        return self._compared(other, int(self) < int(other))
+
+    def __le__(self, other: Any) -> bool:
+        return self._compared(other, int(self) <= int(other))
+
+    def __gt__(self, other: Any) -> bool:
+        return self._compared(other, int(self) > int(other))
+
+    def __ge__(self, other: Any) -> bool:
+        return self._compared(other, int(self) >= int(other))
+
+    __hash__ = int.__hash__

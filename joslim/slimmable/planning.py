@@ -1,0 +1,359 @@
+"""From a trace to a plan: Dims and knobs, and how each layer is cut for a child."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from torch import nn
+
+from joslim.errors import UserError, unknown
+from joslim.slimmable.axes import Algebra, Axis, Var, fixed, form, is_fixed, length, resolve
+from joslim.slimmable.blueprint import Blueprint, Layer, Layout, Stretch, Term
+from joslim.slimmable.declare import Declaration
+from joslim.slimmable.tracing import Node, Op, Produced, Tracer
+from joslim.widths import Dim, Knob, WidthSpace, Widths
+
+Tie = Sequence[str | Sequence[str]]
+Low = float | Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the caller of `slim` may override."""
+
+    low: Low
+    keep: Sequence[str]
+    tie: Tie
+    divisor: int
+
+
+@dataclass(frozen=True)
+class LayerPlan:
+    """How a module is cut: the layouts of its own tensors and of its size attributes."""
+
+    tensors: dict[str, tuple[Layout, ...]]
+    attributes: dict[str, Layout | tuple[Layout, ...]]
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """A layer whose width cannot be slimmed, and why."""
+
+    layer: str
+    channels: int
+    why: str
+
+
+@dataclass
+class Plan:
+    blueprint: Blueprint
+    layers: dict[str, LayerPlan]
+    frozen: list[Frozen]
+    variables: list[Var]
+
+    @property
+    def space(self) -> WidthSpace:
+        return self.blueprint.space
+
+    @contextmanager
+    def sized(self, widths: Widths) -> Iterator[None]:
+        """While it lasts, every Var has the size that it has in this child."""
+        full = [var.units for var in self.variables]
+        for var, units in zip(self.variables, widths.units):
+            var.units = units
+        try:
+            yield
+        finally:
+            for var, units in zip(self.variables, full):
+                var.units = units
+
+
+def freeze_unused(
+    declared: dict[nn.Module, Declaration], tracers: Sequence[Tracer], algebra: Algebra
+) -> None:
+    """Channels that no layer which ran produces have nobody to decide about them."""
+    made = {var for tracer in tracers for p in tracer.produced for var in form(p.axis)[1]}
+    for declaration in declared.values():
+        for axes in declaration.tensors.values():
+            for axis in axes:
+                for var in set(form(axis)[1]) - made:
+                    algebra.bind(var, fixed(var.units, "no layer that ran makes it"), "")
+
+
+def freeze_kept(produced: list[Produced], keep: Sequence[str], algebra: Algebra) -> None:
+    for pattern in keep:
+        for p in matching("keep", pattern, produced):
+            algebra.freeze(p.axis, f"kept, as asked for by {pattern!r}")
+
+
+def make_plan(
+    model: nn.Module,
+    declared: dict[nn.Module, Declaration],
+    tracers: Sequence[Tracer],
+    options: Options,
+) -> Plan:
+    """`tracers`: the run in eval mode first; its operations are the ones that cost something."""
+    produced = [p for tracer in tracers for p in tracer.produced]
+    makers = makers_of_variables(produced)
+    variables = list(makers)
+    dims = tuple(named_dims(makers, options.divisor))
+    space = WidthSpace(dims, tuple(knobs(dims, makers, produced, options)))
+    layouts = Layouts(variables)
+    layers = {
+        name: layer
+        for name, module in model.named_modules()
+        if module in declared and (layer := layer_plan(declared[module], layouts))
+    }
+    blueprint = draw_blueprint(model, declared, tracers[0].ops, space, layouts)
+    return Plan(blueprint, layers, frozen_layers(produced), variables)
+
+
+def makers_of_variables(produced: list[Produced]) -> dict[Var, list[Produced]]:
+    """Which layers make each free Var, in the order in which they ran."""
+    makers: dict[Var, list[Produced]] = {}
+    for p in produced:
+        for segment in resolve(p.axis):
+            if segment.var is not None and p not in (known := makers.setdefault(segment.var, [])):
+                known.append(p)
+    return makers
+
+
+def named_dims(makers: dict[Var, list[Produced]], divisor: int) -> Iterator[Dim]:
+    """A Dim is named after the first layer that makes it and nothing else, if there is one."""
+    taken: set[str] = set()
+    for var, layers in makers.items():
+        alone = [p for p in layers if form(p.axis)[1].keys() == {var}]
+        maker = (alone or layers)[0]
+        name, copy = maker.module, 2
+        while name in taken:
+            name, copy = f"{maker.module}#{copy}", copy + 1
+        taken.add(name)
+        step = form(maker.axis)[1][var]
+        yield Dim(name, full=var.units * step, step=step, divisor=divisor)
+
+
+def knobs(
+    dims: tuple[Dim, ...],
+    makers: dict[Var, list[Produced]],
+    produced: list[Produced],
+    options: Options,
+) -> Iterator[Knob]:
+    aliases = [
+        {dim.name, *(p.module for p in layers)} for dim, layers in zip(dims, makers.values())
+    ]
+    groups: dict[int, tuple[str, tuple[int, ...]]] = {}
+    for group in options.tie:
+        patterns = [group] if isinstance(group, str) else list(group)
+        members = tied(patterns, aliases, produced)
+        if taken := [m for m in members if m in groups]:
+            raise UserError(f"tie: {dims[taken[0]].name!r} stands in two groups")
+        name = patterns[0] if len(patterns) == 1 else dims[members[0]].name
+        groups |= {member: (name, members) for member in members}
+    lows = lowest(aliases, produced, options.low)
+    for position, dim in enumerate(dims):
+        name, members = groups.get(position, (dim.name, (position,)))
+        if position == members[0]:
+            yield Knob(name, members, max(lows[m] for m in members))
+
+
+def tied(
+    patterns: list[str], aliases: list[set[str]], produced: list[Produced]
+) -> tuple[int, ...]:
+    members: set[int] = set()
+    for pattern in patterns:
+        names = {p.module for p in matching("tie", pattern, produced)}
+        found = {i for i, known in enumerate(aliases) if known & names}
+        if not found:
+            why = next(f for f in frozen_layers(produced) if f.layer in names)
+            raise UserError(f"tie: {why.layer!r} cannot be slimmed: {why.why}")
+        members |= found
+    return tuple(sorted(members))
+
+
+def lowest(aliases: list[set[str]], produced: list[Produced], low: Low) -> list[float]:
+    table = {"*": low} if isinstance(low, (int, float)) else dict(low)
+    lows = [DEFAULT_LOW] * len(aliases)
+    for pattern, value in table.items():
+        if not 0 < value <= 1:
+            raise UserError(f"low: {value} is outside (0, 1]; type a share such as 0.25")
+        names = {p.module for p in matching("low", pattern, produced)}
+        lows = [float(value) if known & names else old for known, old in zip(aliases, lows)]
+    return lows
+
+
+DEFAULT_LOW = 0.25
+
+
+def matching(option: str, pattern: str, produced: Iterable[Produced]) -> list[Produced]:
+    """The layers with this name, below a module of this name, or that fit the pattern."""
+    produced = list(produced)
+    found = [
+        p
+        for p in produced
+        if fnmatch.fnmatchcase(p.module, pattern) or p.module.startswith(f"{pattern}.")
+    ]
+    if not found:
+        raise unknown(option, pattern, dict.fromkeys(p.module for p in produced))
+    return found
+
+
+def frozen_layers(produced: list[Produced]) -> list[Frozen]:
+    found: dict[str, Frozen] = {}
+    for p in produced:
+        axis = resolve(p.axis)
+        if is_fixed(axis) and p.module not in found:
+            whys = dict.fromkeys(s.why for s in axis if s.why) or {"it has a single channel": None}
+            found[p.module] = Frozen(p.module, length(axis), "; ".join(whys))
+    return list(found.values())
+
+
+class Layouts:
+    """Turns axes in terms of Vars into Layouts in terms of Dims."""
+
+    def __init__(self, variables: list[Var]) -> None:
+        self._dims = {var: position for position, var in enumerate(variables)}
+
+    def of(self, axis: Axis) -> Layout:
+        stretches = []
+        for s in resolve(axis):
+            dim = None if s.var is None else self._dims[s.var]
+            stretches.append(Stretch(dim, s.inner if s.var else 0, s.length))
+        return Layout(tuple(stretches))
+
+    def term(self, axes: Iterable[Axis]) -> Term:
+        times, slimmable = 1, []
+        for axis in axes:
+            if is_fixed(axis):
+                times *= length(axis)
+            else:
+                slimmable.append(self.of(axis))
+        return Term(times, tuple(slimmable))
+
+
+def layer_plan(declaration: Declaration, layouts: Layouts) -> LayerPlan | None:
+    """None if nothing about this module changes with the width."""
+    tensors = {}
+    for name, axes in declaration.tensors.items():
+        plans = tuple(layouts.of(axis) for axis in axes)
+        if any(layout.slimmable for layout in plans):
+            tensors[name] = plans
+    attributes: dict[str, Layout | tuple[Layout, ...]] = {}
+    for name, axis in declaration.attributes.items():
+        if isinstance(axis, list):
+            attributes[name] = tuple(layouts.of(a) for a in axis)
+        else:
+            attributes[name] = layouts.of(axis)
+    return LayerPlan(tensors, attributes) if tensors else None
+
+
+def draw_blueprint(
+    model: nn.Module,
+    declared: dict[nn.Module, Declaration],
+    ops: list[Op],
+    space: WidthSpace,
+    layouts: Layouts,
+) -> Blueprint:
+    memory = Maps(ops)
+    layers = []
+    for time, op in enumerate(ops):
+        for m in op.multiplies:
+            weight = m.weight or []
+            out = op.writes[0].axes
+            layers.append(
+                Layer(
+                    name=m.module,
+                    op=op.name,
+                    macs=layouts.term(m.macs),
+                    weights=layouts.term(weight) if m.weight else Term(0),
+                    kernel=tuple(length(axis) for axis in weight[2:]),
+                    resolution=tuple(length(axis) for axis in out[2:]),
+                    input=memory.of(next(node for node in op.reads if not node.constant)),
+                    output=memory.of(op.writes[0]),
+                    skips=memory.alive_beside(time),
+                )
+            )
+    parameters = []
+    seen: set[int] = set()
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None and id(parameter) not in seen:
+                seen.add(id(parameter))
+                parameters.append(layouts.term(declared[module].tensors[name]))
+    maps = tuple(layouts.term(node.axes) for node in memory.maps)
+    return Blueprint(space, tuple(layers), maps, tuple(parameters))
+
+
+class Maps:
+    """Which tensors share one stretch of memory, and from when to when it is needed.
+
+    A view shares its input's, and so does an operation that can be done in place (an activation, a
+    norm, an addition) on a map that nobody reads afterwards.
+    """
+
+    def __init__(self, ops: list[Op]) -> None:
+        self.ops = ops
+        self.maps: list[Node] = []
+        self._map_of: dict[int, int] = {}
+        self._made: list[int] = []
+        self._last_read: dict[int, int] = {}
+        for time, op in enumerate(ops):
+            for node in op.reads:
+                self._last_read[node.number] = len(ops) if op.name == "output" else time
+        self._needed_until: list[int] = []
+        for time, op in enumerate(ops):
+            for node in op.reads:
+                if not node.constant and node.number not in self._map_of:
+                    self._new(node, -1)
+            for node in op.writes:
+                self._place(node, op, time)
+
+    def of(self, node: Node) -> int:
+        return self._map_of[node.number]
+
+    def alive_beside(self, time: int) -> tuple[int, ...]:
+        """The maps made before this time and read after it, the operation's own ones apart."""
+        op = self.ops[time]
+        own = {self._map_of[n.number] for n in op.reads[:1] + op.writes if not n.constant}
+        return tuple(
+            m
+            for m, (made, last) in enumerate(zip(self._made, self._needed_until))
+            if made < time < last and m not in own
+        )
+
+    def _place(self, node: Node, op: Op, time: int) -> None:
+        if node.number in self._map_of:
+            return
+        if op.reuses_input:
+            for source in op.reads:
+                if not source.constant and self._can_take(source, node, op, time):
+                    self._join(node, self._map_of[source.number])
+                    return
+        self._new(node, time)
+
+    def _can_take(self, source: Node, node: Node, op: Op, time: int) -> bool:
+        if op.name in VIEWS:
+            return True
+        same_size = [form(a) for a in source.axes] == [form(a) for a in node.axes]
+        return same_size and self._needed_until[self._map_of[source.number]] <= time
+
+    def _new(self, node: Node, time: int) -> None:
+        self.maps.append(node)
+        self._made.append(time)
+        self._needed_until.append(-1)
+        self._join(node, len(self.maps) - 1)
+
+    def _join(self, node: Node, position: int) -> None:
+        self._map_of[node.number] = position
+        last = self._last_read.get(node.number, -1)
+        self._needed_until[position] = max(self._needed_until[position], last)
+
+
+# Parts (a slice, a chunk) are not among them: what is kept of a map is the part that is used.
+VIEWS = frozenset(
+    "view reshape flatten unflatten view_as reshape_as permute transpose swapaxes swapdims t T mT "
+    "movedim moveaxis unsqueeze squeeze expand expand_as broadcast_to detach alias contiguous to "
+    "data".split()
+)

@@ -1,0 +1,733 @@
+"""What each torch operation does to the axes of its tensors: one small function for each.
+
+A rule gets the trace, the operation's result and its arguments, and returns the axes of the result
+(a list for one tensor or for several alike, a tuple of lists for several). On the way it equates
+axes that must agree. An operation without a rule freezes all it touches, so a missing rule costs
+knobs but is never wrong.
+
+`reuses` says what the operation needs in memory: "input" if it is a view or can be done in place,
+nothing if its result is a new map.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from joslim.slimmable.axes import Axis, fixed, form, is_fixed, length, scale
+from joslim.slimmable.lengths import Length
+
+if TYPE_CHECKING:
+    from joslim.slimmable.tracing import Tracer
+
+Axes = list[Axis]
+
+
+class NoRule(Exception):
+    """This use of the operation is not understood: freeze what it touches."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    apply: Callable[..., Axes | tuple[Axes, ...]]
+    signature: inspect.Signature
+    reuses_input: bool
+
+    def __call__(self, t: Tracer, result: Any, args: Any, kwargs: Any) -> Axes | tuple[Axes, ...]:
+        try:
+            bound = self.signature.bind(t, result, *args, **kwargs)
+        except TypeError as error:
+            raise NoRule from error
+        return self.apply(*bound.args, **bound.kwargs)
+
+
+RULES: dict[str, Rule] = {}
+
+
+def rule(*names: str, reuses: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        for name in names:
+            RULES[name] = Rule(function, inspect.signature(function), reuses == "input")
+        return function
+
+    return register
+
+
+def find(name: str) -> Rule | None:
+    if name not in RULES and is_pointwise(name):
+        RULES[name] = RULES["pointwise"]
+    return RULES.get(name)
+
+
+@cache
+def is_pointwise(name: str) -> bool:
+    """Torch itself knows which of its operations go element by element."""
+    packet = getattr(torch.ops.aten, name, None)
+    if packet is None:
+        return False
+    return any(torch.Tag.pointwise in getattr(packet, o).tags for o in packet.overloads())
+
+
+# --- element by element ---------------------------------------------------------------------------
+
+
+@rule(
+    *("pointwise", "hardswish", "logsigmoid", "softsign", "tanhshrink", "softmin", "rsub", "rdiv"),
+    *("rpow", "rfloordiv", "copy", "clip", "iadd", "isub", "imul", "idiv", "radd", "rmul", "gelu"),
+    *("floor_divide", "true_divide", "truediv", "bernoulli", "masked_fill", "relu6", "quick_gelu"),
+    reuses="input",
+)
+def pointwise(t: Tracer, result: Any, *args: Any, **kwargs: Any) -> Axes:
+    operands = [t.axes(a) for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
+    return broadcast(t, operands)
+
+
+def broadcast(t: Tracer, operands: Sequence[Axes]) -> Axes:
+    """Right-aligned axes, equated where none of the two is stretched from a single entry."""
+    result: Axes = []
+    for back in range(1, max(map(len, operands), default=0) + 1):
+        axes = [axes[-back] for axes in operands if len(axes) >= back]
+        wide = [a for a in axes if not (is_fixed(a) and length(a) == 1)]
+        for other in wide[1:]:
+            t.unify(wide[0], other)
+        result.insert(0, wide[0] if wide else fixed(1))
+    return result
+
+
+@rule(
+    *("contiguous", "clone", "detach", "detach_", "to", "float", "half", "double", "bfloat16"),
+    *("type", "type_as", "cpu", "cuda", "requires_grad", "alias", "data", "log_softmax", "softmax"),
+    *("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"),
+    *("feature_dropout", "native_dropout", "normalize", "zeros_like", "ones_like", "empty_like"),
+    *("rand_like", "randn_like", "full_like", "cumsum", "cumprod", "roll", "flip", "softmax2d"),
+    *("sort", "long", "int", "bool", "rrelu", "local_response_norm", "gumbel_softmax", "positive"),
+    *("uniform", "normal", "fill", "zero", "random", "as_tensor", "conj", "resolve_conj"),
+    reuses="input",
+)
+def same_shape(t: Tracer, result: Any, input: Tensor, *_: Any, **__: Any) -> Axes:
+    return t.axes(input)
+
+
+@rule("prelu", reuses="input")
+def prelu(t: Tracer, result: Tensor, input: Tensor, weight: Tensor) -> Axes:
+    axes, slope = t.axes(input), t.axes(weight)[0]
+    if length(slope) > 1 or not is_fixed(slope):
+        t.unify(axes[1] if len(axes) > 1 else axes[0], slope)
+    return axes
+
+
+@rule("glu")
+def glu(t: Tracer, result: Tensor, input: Tensor, dim: int = -1) -> Axes:
+    axes = list(t.axes(input))
+    axes[dim] = t.rows(axes[dim], 2)
+    return axes
+
+
+# --- layers that multiply -------------------------------------------------------------------------
+
+
+@rule("conv1d", "conv2d", "conv3d")
+def conv(
+    t: Tracer,
+    result: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Axes:
+    axes, (out, per_group, *kernel) = t.axes(input), t.axes(weight)
+    batched = axes[: -len(kernel)]
+    if isinstance(groups, Length):
+        t.unify(batched[-1], scale(groups.axis(t.why), length(per_group)))
+        t.unify(out, scale(groups.axis(t.why), length(out) // groups))
+    else:
+        t.unify(batched[-1], per_group * groups)
+        t.rows(out, groups)
+    if bias is not None:
+        t.unify(out, t.axes(bias)[0])
+    spatial = t.unslimmable(axes[-len(kernel) :], result.shape[-len(kernel) :])
+    t.layer(weight, out, [*batched[:-1], out, per_group, *kernel, *spatial])
+    return [*batched[:-1], out, *spatial]
+
+
+@rule("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+def conv_transpose(
+    t: Tracer,
+    result: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Axes:
+    axes, (inside, per_group, *kernel) = t.axes(input), t.axes(weight)
+    batched = axes[: -len(kernel)]
+    t.unify(batched[-1], inside)
+    if isinstance(groups, Length):
+        t.unify(inside, scale(groups.axis(t.why), length(inside) // groups))
+        out = scale(groups.axis(t.why), length(per_group))
+    else:
+        t.rows(inside, groups)
+        out = per_group * groups
+    if bias is not None:
+        t.unify(out, t.axes(bias)[0])
+    spatial = t.unslimmable(axes[-len(kernel) :], result.shape[-len(kernel) :])
+    t.layer(weight, out, [*batched[:-1], inside, per_group, *kernel, *axes[-len(kernel) :]])
+    return [*batched[:-1], out, *spatial]
+
+
+@rule("linear")
+def linear(
+    t: Tracer, result: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None
+) -> Axes:
+    (*batch, last), (out, inside) = t.axes(input), t.axes(weight)
+    t.unify(last, inside)
+    if bias is not None:
+        t.unify(out, t.axes(bias)[0])
+    t.layer(weight, out, [*batch, out, inside])
+    return [*batch, out]
+
+
+@rule("matmul", "bmm", "mm", "rmatmul", "mv")
+def matmul(t: Tracer, result: Tensor, input: Tensor, other: Tensor, **_: Any) -> Axes:
+    left, right = t.axes(input), t.axes(other)
+    if len(left) < 2 or len(right) < 2:
+        raise NoRule
+    t.unify(left[-1], right[-2])
+    batch = broadcast(t, [left[:-2], right[:-2]])
+    t.layer(other, None, [*batch, left[-2], left[-1], right[-1]])
+    return [*batch, left[-2], right[-1]]
+
+
+@rule("einsum")
+def einsum(t: Tracer, result: Tensor, equation: str, *operands: Any) -> Axes:
+    if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
+        operands = tuple(operands[0])
+    inputs, arrow, output = equation.replace(" ", "").partition("->")
+    if not arrow or "." in equation:
+        raise NoRule
+    letters: dict[str, Axis] = {}
+    for names, operand in zip(inputs.split(","), operands, strict=True):
+        for letter, axis in zip(names, t.axes(operand), strict=True):
+            t.unify(letters.setdefault(letter, axis), axis)
+    if len(operands) > 1:
+        t.layer(operands[-1], None, list(letters.values()))
+    return [letters[letter] for letter in output]
+
+
+@rule("scaled_dot_product_attention")
+def attention(
+    t: Tracer, result: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any
+) -> Axes:
+    q, k, v = t.axes(query), t.axes(key), t.axes(value)
+    t.unify(q[-1], k[-1])
+    t.unify(k[-2], v[-2])
+    batch = broadcast(t, [q[:-2], k[:-2], v[:-2]])
+    t.layer(key, None, [*batch, q[-2], k[-2], q[-1]])
+    t.layer(value, None, [*batch, q[-2], k[-2], v[-1]])
+    return [*batch, q[-2], v[-1]]
+
+
+@rule("embedding")
+def embedding(t: Tracer, result: Tensor, input: Tensor, weight: Tensor, *_: Any, **__: Any) -> Axes:
+    rows, out = t.axes(weight)
+    t.freeze(rows)
+    t.produces(weight, out)
+    return [*t.axes(input), out]
+
+
+# --- normalisation --------------------------------------------------------------------------------
+
+
+@rule("batch_norm", "instance_norm", reuses="input")
+def batch_norm(
+    t: Tracer,
+    result: Tensor,
+    input: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *_: Any,
+    **__: Any,
+) -> Axes:
+    for parameter in (running_mean, running_var, weight, bias):
+        if parameter is not None:
+            t.unify(t.axes(input)[1], t.axes(parameter)[0])
+    return t.axes(input)
+
+
+@rule("group_norm", reuses="input")
+def group_norm(
+    t: Tracer,
+    result: Tensor,
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Axes:
+    axes = t.axes(input)
+    if isinstance(num_groups, Length):
+        t.unify(axes[1], scale(num_groups.axis(t.why), length(axes[1]) // num_groups))
+    else:
+        t.rows(axes[1], num_groups)
+    for parameter in (weight, bias):
+        if parameter is not None:
+            t.unify(axes[1], t.axes(parameter)[0])
+    return axes
+
+
+@rule("layer_norm", "rms_norm", reuses="input")
+def layer_norm(
+    t: Tracer,
+    result: Tensor,
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float | None = None,
+) -> Axes:
+    axes = t.axes(input)
+    for back, size in enumerate(reversed(tuple(normalized_shape)), 1):
+        t.follows(axes[-back], size)
+        for parameter in (weight, bias):
+            if parameter is not None:
+                t.unify(axes[-back], t.axes(parameter)[-back])
+    return axes
+
+
+# --- pooling and resizing -------------------------------------------------------------------------
+
+
+@rule(
+    *(f"{kind}_pool{n}d" for kind in ("max", "avg", "lp") for n in (1, 2, 3)),
+    *(f"adaptive_{kind}_pool{n}d" for kind in ("max", "avg") for n in (1, 2, 3)),
+    *(f"max_pool{n}d_with_indices" for n in (1, 2, 3)),
+    *("interpolate", "upsample", "upsample_nearest", "upsample_bilinear", "grid_sample"),
+    *("max_unpool1d", "max_unpool2d", "max_unpool3d"),
+)
+def spatial(t: Tracer, result: Any, input: Tensor, *_: Any, **__: Any) -> Axes:
+    """Two leading axes stay, whatever happens to the rest."""
+    axes = t.axes(input)
+    shape = (result[0] if isinstance(result, tuple) else result).shape
+    return [*axes[:2], *t.unslimmable(axes[2:], shape[2:])]
+
+
+@rule("pixel_shuffle")
+def pixel_shuffle(t: Tracer, result: Tensor, input: Tensor, upscale_factor: int) -> Axes:
+    *batch, channels, height, width = t.axes(input)
+    out = t.quotient(channels, upscale_factor**2)
+    return [*batch, out, *t.unslimmable([height, width], result.shape[-2:])]
+
+
+@rule("pixel_unshuffle")
+def pixel_unshuffle(t: Tracer, result: Tensor, input: Tensor, downscale_factor: int) -> Axes:
+    *batch, channels, height, width = t.axes(input)
+    out = scale(channels, downscale_factor**2)
+    return [*batch, out, *t.unslimmable([height, width], result.shape[-2:])]
+
+
+@rule("unfold")
+def unfold(t: Tracer, result: Tensor, input: Tensor, kernel_size: Any, *_: Any, **__: Any) -> Axes:
+    if input.dim() != 4:
+        raise NoRule
+    batch, channels, *_rest = t.axes(input)
+    times = result.shape[1] // input.shape[1]
+    return [batch, scale(channels, times), fixed(result.shape[2])]
+
+
+@rule("pad")
+def pad(t: Tracer, result: Tensor, input: Tensor, pad: Sequence[int], *_: Any, **__: Any) -> Axes:
+    axes = list(t.axes(input))
+    for back, (before, after) in enumerate(zip(pad[::2], pad[1::2]), 1):
+        axes[-back] = padded(t, axes[-back], before, after)
+    return axes
+
+
+def padded(t: Tracer, axis: Axis, before: int, after: int) -> Axis:
+    if type(before) is int and before == 0 and isinstance(after, Length):
+        # The difference of two widths: the shorter axis becomes as long as the longer one.
+        if form(after.minus) == form(axis):
+            return after.whole
+    if is_fixed(axis) and type(before) is int and type(after) is int:
+        return fixed(length(axis) + before + after)
+    ends = [t.length_axis(end) for end in (before, after)]
+    return ends[0] + axis + ends[1]
+
+
+# --- joining and splitting ------------------------------------------------------------------------
+
+
+@rule("cat", "concat", "concatenate")
+def cat(t: Tracer, result: Tensor, tensors: Sequence[Tensor], dim: int = 0, **kw: Any) -> Axes:
+    dim = kw.get("axis", dim) % result.dim()
+    parts = [t.axes(x) for x in tensors if not (x.dim() == 1 and x.numel() == 0)]
+    joined: Axis = ()
+    for axes in parts:
+        joined += axes[dim]
+    others = broadcast(t, [[*axes[:dim], fixed(1), *axes[dim + 1 :]] for axes in parts])
+    return [*others[:dim], joined, *others[dim + 1 :]]
+
+
+@rule("stack")
+def stack(t: Tracer, result: Tensor, tensors: Sequence[Tensor], dim: int = 0) -> Axes:
+    axes = broadcast(t, [t.axes(x) for x in tensors])
+    dim %= result.dim()
+    return [*axes[:dim], fixed(len(tensors)), *axes[dim:]]
+
+
+@rule("chunk", reuses="input")
+def chunk(t: Tracer, result: Any, input: Tensor, chunks: int, dim: int = 0) -> tuple[Axes, ...]:
+    axes = t.axes(input)
+    if is_fixed(axes[dim]):
+        return tuple(replaced(axes, dim, fixed(part.shape[dim])) for part in result)
+    row = t.rows(axes[dim], chunks)
+    return tuple(replaced(axes, dim, row) for _ in result)
+
+
+@rule("split", "split_with_sizes", "tensor_split", reuses="input")
+def split(
+    t: Tracer, result: Any, input: Tensor, split_size_or_sections: Any, dim: int = 0
+) -> tuple[Axes, ...]:
+    axes = t.axes(input)
+    if is_fixed(axes[dim]):
+        return tuple(replaced(axes, dim, fixed(part.shape[dim])) for part in result)
+    if t.op == "tensor_split":
+        return chunk(t, result, input, split_size_or_sections, dim)
+    sizes = split_size_or_sections
+    if isinstance(sizes, int):
+        parts = len(result)
+        if isinstance(sizes, Length) and int(sizes) * parts == length(axes[dim]):
+            row = t.rows(axes[dim], parts)
+            t.follows(row, sizes)
+            return tuple(replaced(axes, dim, row) for _ in result)
+        sizes = [sizes] * parts
+    rest, pieces = axes[dim], []
+    for size in sizes:
+        piece, rest = t.cut(rest, int(size))
+        t.follows(piece, size)
+        pieces.append(replaced(axes, dim, piece))
+    return tuple(pieces)
+
+
+@rule("unbind", reuses="input")
+def unbind(t: Tracer, result: Any, input: Tensor, dim: int = 0) -> Axes:
+    axes = list(t.axes(input))
+    t.freeze(axes.pop(dim))
+    return axes
+
+
+def replaced(axes: Axes, dim: int, axis: Axis) -> Axes:
+    result = list(axes)
+    result[dim] = axis
+    return result
+
+
+# --- views ----------------------------------------------------------------------------------------
+
+
+@rule("view", "reshape", "_unsafe_view", reuses="input")
+def reshape(t: Tracer, result: Tensor, input: Tensor, *sizes: Any, shape: Any = None) -> Axes:
+    wanted = sizes if shape is None else shape
+    if len(wanted) == 1 and not isinstance(wanted[0], int):
+        wanted = wanted[0]
+    if isinstance(wanted, torch.dtype):
+        raise NoRule
+    return regroup(t, t.axes(input), list(wanted), list(result.shape))
+
+
+@rule("flatten", reuses="input")
+def flatten(t: Tracer, result: Tensor, input: Tensor, *_: Any, **__: Any) -> Axes:
+    return regroup(t, t.axes(input), [-1] * result.dim(), list(result.shape))
+
+
+@rule("unflatten", reuses="input")
+def unflatten(t: Tracer, result: Tensor, input: Tensor, dim: int, sizes: Sequence[int]) -> Axes:
+    dim %= input.dim()
+    after = input.dim() - dim - 1
+    return regroup(t, t.axes(input), [-1] * dim + list(sizes) + [-1] * after, list(result.shape))
+
+
+@rule("view_as", "reshape_as", reuses="input")
+def reshape_as(t: Tracer, result: Tensor, input: Tensor, other: Tensor) -> Axes:
+    wanted = [Length.of(t.algebra, axis) for axis in t.axes(other)]
+    return regroup(t, t.axes(input), wanted, list(result.shape))
+
+
+def regroup(t: Tracer, axes: Axes, wanted: list[int], shape: list[int]) -> Axes:
+    """Read the same entries with other axes: match runs of old and new axes of equal size."""
+    old, result = list(axes), Axes()
+    position = 0
+    while old or position < len(shape):
+        group, start = [old.pop(0)] if old else [fixed(1)], position
+        position += 1
+        size, target = length(group[0]), math.prod(shape[start:position])
+        while size != target:
+            if size < target:
+                group.append(old.pop(0))
+                size *= length(group[-1])
+            else:
+                target *= shape[position]
+                position += 1
+        result += factored(t, t.merge(group), wanted[start:position], shape[start:position])
+    return result
+
+
+def factored(t: Tracer, axis: Axis, wanted: list[int], shape: list[int]) -> Axes:
+    """One axis read as several. -1 and Lengths follow the width, literal sizes do not."""
+    if not shape:
+        return []
+    if is_fixed(axis):
+        return [fixed(size) for size in shape]
+    if len(shape) == 1:
+        if int(wanted[0]) != -1:
+            t.follows(axis, wanted[0])
+        return [axis]
+    if isinstance(wanted[0], Length) or int(wanted[0]) == -1:
+        inner = math.prod(shape[1:])
+        outer = t.quotient(axis, inner)
+        if any(isinstance(size, Length) for size in wanted[1:]):
+            t.freeze(axis)
+            return [fixed(size) for size in shape]
+        return [*factored(t, outer, wanted[:1], shape[:1]), *(fixed(size) for size in shape[1:])]
+    row = t.rows(axis, shape[0])
+    return [fixed(shape[0]), *factored(t, row, wanted[1:], shape[1:])]
+
+
+@rule("permute", reuses="input")
+def permute(t: Tracer, result: Tensor, input: Tensor, *dims: Any, **kw: Any) -> Axes:
+    order = kw.get("dims", dims)
+    if len(order) == 1 and not isinstance(order[0], int):
+        order = order[0]
+    axes = t.axes(input)
+    return [axes[dim] for dim in order]
+
+
+@rule("transpose", "swapaxes", "swapdims", reuses="input")
+def transpose(t: Tracer, result: Tensor, input: Tensor, dim0: int, dim1: int) -> Axes:
+    axes = list(t.axes(input))
+    axes[dim0], axes[dim1] = axes[dim1], axes[dim0]
+    return axes
+
+
+@rule("t", "T", "mT", "adjoint", "H", "mH", reuses="input")
+def matrix_transpose(t: Tracer, result: Tensor, input: Tensor) -> Axes:
+    axes = t.axes(input)
+    if len(axes) != 2 and t.op in ("t", "T", "H"):
+        return list(reversed(axes))
+    return [*axes[:-2], *reversed(axes[-2:])]
+
+
+@rule("movedim", "moveaxis", reuses="input")
+def movedim(t: Tracer, result: Tensor, input: Tensor, source: int, destination: int) -> Axes:
+    axes = list(t.axes(input))
+    axis = axes.pop(source)
+    axes.insert(destination % input.dim(), axis)
+    return axes
+
+
+@rule("unsqueeze", reuses="input")
+def unsqueeze(t: Tracer, result: Tensor, input: Tensor, dim: int) -> Axes:
+    axes = list(t.axes(input))
+    axes.insert(dim % result.dim(), fixed(1))
+    return axes
+
+
+@rule("squeeze", reuses="input")
+def squeeze(t: Tracer, result: Tensor, input: Tensor, dim: Any = None) -> Axes:
+    axes = t.axes(input)
+    if dim is None:  # a slimmed axis might come down to one channel, and vanish
+        for axis in axes:
+            t.freeze(axis)
+        return [fixed(size) for size in result.shape]
+    dims = {d % len(axes) for d in ((dim,) if isinstance(dim, int) else dim)}
+    return [a for d, a in enumerate(axes) if d not in dims or length(a) > 1 or not is_fixed(a)]
+
+
+@rule("expand", "broadcast_to", reuses="input")
+def expand(t: Tracer, result: Tensor, input: Tensor, *sizes: Any, **kw: Any) -> Axes:
+    wanted = kw.get("size", sizes)
+    if len(wanted) == 1 and not isinstance(wanted[0], int):
+        wanted = wanted[0]
+    axes = [fixed(1)] * (result.dim() - input.dim()) + t.axes(input)
+    for position, (axis, size) in enumerate(zip(axes, wanted, strict=True)):
+        if is_fixed(axis) and length(axis) == 1:
+            axes[position] = t.length_axis(result.shape[position] if int(size) == -1 else size)
+        elif int(size) != -1:
+            t.follows(axis, size)
+    return axes
+
+
+@rule("expand_as", reuses="input")
+def expand_as(t: Tracer, result: Tensor, input: Tensor, other: Tensor) -> Axes:
+    return broadcast(t, [t.axes(input), t.axes(other)])
+
+
+@rule("repeat", "tile")
+def repeat(t: Tracer, result: Tensor, input: Tensor, *sizes: Any) -> Axes:
+    times = sizes[0] if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
+    axes = [fixed(1)] * (result.dim() - input.dim()) + t.axes(input)
+    if len(times) != len(axes):
+        raise NoRule
+    return [repeated(t, axis, n) for axis, n in zip(axes, times)]
+
+
+def repeated(t: Tracer, axis: Axis, times: int) -> Axis:
+    if is_fixed(axis) and length(axis) == 1:
+        return t.length_axis(times)
+    if isinstance(times, Length):
+        times.freeze(t.why)
+    return axis * int(times)
+
+
+@rule("repeat_interleave")
+def repeat_interleave(
+    t: Tracer, result: Tensor, input: Tensor, repeats: Any, dim: int | None = None, **_: Any
+) -> Axes:
+    if not isinstance(repeats, int) or isinstance(repeats, Length) or dim is None:
+        raise NoRule
+    axes = list(t.axes(input))
+    axes[dim] = scale(axes[dim], repeats)
+    return axes
+
+
+@rule("__getitem__", "select", "narrow", reuses="input")
+def getitem(t: Tracer, result: Tensor, input: Tensor, *key: Any, **kw: Any) -> Axes:
+    if t.op == "select":
+        return indexed(t, t.axes(input), in_axis(select_args(*key, **kw)))
+    if t.op == "narrow":
+        return indexed(t, t.axes(input), in_axis(narrow_args(*key, **kw)))
+    return indexed(t, t.axes(input), key[0])
+
+
+def select_args(dim: int, index: int) -> tuple[int, Any]:
+    return dim, index
+
+
+def narrow_args(dim: int, start: Any, length: Any) -> tuple[int, Any]:
+    return dim, slice(start, start + length)
+
+
+def in_axis(item: tuple[int, Any]) -> Any:
+    dim, key = item
+    return (slice(None),) * dim + (key,) if dim >= 0 else (..., key) + (slice(None),) * (-dim - 1)
+
+
+@rule("__setitem__")
+def setitem(t: Tracer, result: Any, input: Tensor, key: Any, value: Any) -> Axes:
+    target = indexed(t, t.axes(input), key)
+    if isinstance(value, Tensor):
+        broadcast(t, [target, t.axes(value)])
+    return t.axes(input)
+
+
+def indexed(t: Tracer, axes: Axes, key: Any) -> Axes:
+    keys = list(key) if isinstance(key, tuple) else [key]
+    if any(not isinstance(k, (int, slice, type(None), type(...))) for k in keys):
+        raise NoRule
+    given = sum(k is not None and k is not ... for k in keys)
+    if not any(k is ... for k in keys):
+        keys.append(...)
+    rest, result = list(axes), Axes()
+    for k in keys:
+        if k is None:
+            result.append(fixed(1))
+        elif k is ...:
+            for _ in range(len(axes) - given):
+                result.append(rest.pop(0))
+        elif isinstance(k, int):
+            axis = rest.pop(0)
+            if int(k) not in (0, -1):
+                t.freeze(axis)
+        else:
+            result.append(sliced(t, rest.pop(0), k))
+    return result
+
+
+def sliced(t: Tracer, axis: Axis, part: slice) -> Axis:
+    bounds = [None if v is None else int(v) for v in (part.start, part.stop, part.step)]
+    start, stop, step = slice(*bounds).indices(total := length(axis))
+    if is_fixed(axis):
+        return fixed(len(range(start, stop, step)))
+    if step == 1 and start == 0 and (bounds[1] is None or bounds[1] >= total):
+        # At any smaller width there is even less to cut off.
+        return axis
+    if step != 1 or min(bound or 0 for bound in bounds) < 0:
+        t.freeze(axis)
+        return fixed(len(range(start, stop, step)))
+    before, rest = t.cut(axis, start)
+    if before:
+        t.follows(before, part.start)
+    if part.stop is None:
+        return rest
+    piece, _ = t.cut(rest, stop - start)
+    t.follows(before + piece, part.stop)
+    return piece
+
+
+# --- reductions -----------------------------------------------------------------------------------
+
+
+@rule(
+    *("mean", "sum", "prod", "amax", "amin", "std", "var", "var_mean", "std_mean", "logsumexp"),
+    *("norm", "vector_norm", "linalg_vector_norm", "argmax", "argmin", "all", "any", "median"),
+    *("nanmean", "nansum", "count_nonzero", "aminmax"),
+)
+def reduction(
+    t: Tracer, result: Any, input: Tensor, *args: Any, keepdim: bool = False, **kw: Any
+) -> Axes:
+    position = 1 if t.op in ("norm", "vector_norm", "linalg_vector_norm") else 0
+    dim = kw.get("dim", kw.get("axis", args[position] if len(args) > position else None))
+    if isinstance(dim, bool) or isinstance(dim, torch.dtype):
+        raise NoRule
+    axes = t.axes(input)
+    shape = (result[0] if isinstance(result, tuple) else result).shape
+    if dim is None or (isinstance(dim, (tuple, list)) and not dim):
+        return [fixed(1) for _ in shape]
+    dims = {int(d) % len(axes) for d in ((dim,) if isinstance(dim, int) else dim)}
+    if len(shape) == len(axes):
+        return [fixed(1) if d in dims else axis for d, axis in enumerate(axes)]
+    return [axis for d, axis in enumerate(axes) if d not in dims]
+
+
+@rule("max", "min")
+def extreme(t: Tracer, result: Any, input: Tensor, *args: Any, **kw: Any) -> Axes:
+    if args and isinstance(args[0], Tensor):
+        return pointwise(t, result, input, *args)
+    return reduction(t, result, input, *args, **kw)
+
+
+# --- new tensors ----------------------------------------------------------------------------------
+
+
+@rule("zeros", "ones", "empty", "rand", "randn")
+def new(t: Tracer, result: Tensor, *sizes: Any, **kw: Any) -> Axes:
+    wanted = kw.get("size", sizes)
+    if len(wanted) == 1 and not isinstance(wanted[0], int):
+        wanted = wanted[0]
+    return [t.length_axis(size) for size in wanted]
+
+
+@rule("new_zeros", "new_ones", "new_empty")
+def new_like(t: Tracer, result: Tensor, input: Tensor, *sizes: Any, **kw: Any) -> Axes:
+    return new(t, result, *sizes, **kw)
+
+
+@rule("full", "new_full")
+def new_full(t: Tracer, result: Tensor, *args: Any, **kw: Any) -> Axes:
+    size = kw.get("size", args[1] if args and isinstance(args[0], Tensor) else args[0])
+    return [t.length_axis(n) for n in size]

@@ -1,0 +1,403 @@
+"""Run a network once and find out which of its channels go together.
+
+The network is executed as it is, under a `TorchFunctionMode` that sees each torch call and carries
+the axes of every tensor along (`rules.py`). So data-dependent control flow, reused modules and
+functional layers need no special care: what is executed is what is seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.weak import WeakIdKeyDictionary
+
+from joslim.slimmable import rules
+from joslim.slimmable.axes import Algebra, Axis, Locked, Var, fixed, length, resolve, variables
+from joslim.slimmable.declare import Declaration, own_tensors
+from joslim.slimmable.lengths import Length
+
+Axes = list[Axis]
+
+# Operators reach us as methods of many names: x + 1, 1 + x, x += 1, x.add_(1).
+OPERATORS = {"__getitem__", "__setitem__"}
+
+
+class OpFailed(Exception):
+    """An operation raised: these are the Vars that it touched."""
+
+    def __init__(self, variables: set[Var], why: str) -> None:
+        super().__init__(why)
+        self.variables = variables
+        self.why = why
+
+
+@dataclass
+class Node:
+    """A tensor seen while tracing. Constants are parameters and buffers, not maps."""
+
+    number: int
+    axes: Axes
+    constant: bool = False
+
+
+@dataclass
+class Multiply:
+    """Multiply-adds: the product of these axes. `weight`: the axes of what stays in memory."""
+
+    module: str
+    macs: Axes
+    weight: Axes | None
+
+
+@dataclass
+class Op:
+    name: str
+    module: str
+    reads: list[Node]
+    writes: list[Node]
+    reuses_input: bool
+    multiplies: list[Multiply] = field(default_factory=list)
+
+
+@dataclass
+class Produced:
+    """The output channels of a layer, under the name of the module that has the weights."""
+
+    module: str
+    axis: Axis
+
+
+class Tracer(TorchFunctionMode):
+    """Carries axes from tensor to tensor, and writes down what was computed."""
+
+    def __init__(self, algebra: Algebra) -> None:
+        super().__init__()
+        self.algebra = algebra
+        self.ops: list[Op] = []
+        self.produced: list[Produced] = []
+        self.failure: OpFailed | None = None
+        self.stack: list[str] = []
+        self.op = ""
+        self.why = ""
+        self._nodes: Any = WeakIdKeyDictionary()
+        self._owners: dict[int, str] = {}
+        self._current: Op | None = None
+        self._numbers = 0
+
+    # What the rules use.
+
+    def axes(self, tensor: Any) -> Axes:
+        return [resolve(axis) for axis in self.node(tensor).axes]
+
+    def unify(self, a: Axis, b: Axis) -> None:
+        self.algebra.unify(a, b, self.why)
+
+    def freeze(self, axis: Axis) -> None:
+        self.algebra.freeze(axis, self.why)
+
+    def rows(self, axis: Axis, count: int) -> Axis:
+        return self.algebra.rows(axis, int(count), self.why)
+
+    def cut(self, axis: Axis, at: int) -> tuple[Axis, Axis]:
+        return self.algebra.cut(axis, at, self.why)
+
+    def quotient(self, axis: Axis, by: int) -> Axis:
+        return self.algebra.quotient(axis, by, self.why)
+
+    def merge(self, axes: Axes) -> Axis:
+        return self.algebra.merge(axes, self.why)
+
+    def length_axis(self, size: int) -> Axis:
+        """The axis of a tensor that is made with this size."""
+        if not isinstance(size, Length):
+            return fixed(size)
+        if not size.plain:
+            size.freeze(self.why)
+            return fixed(int(size))
+        return size.axis(self.why)
+
+    def follows(self, axis: Axis, size: int) -> None:
+        """The axis has this size at every width: a literal one freezes it."""
+        if not isinstance(size, Length) or not size.plain:
+            self.algebra.freeze(axis, f"a literal size of {int(size)} in {self.why}")
+        elif not size.counts(axis):
+            self.unify(axis, size.axis(self.why))
+
+    def unslimmable(self, axes: Axes, sizes: Sequence[int]) -> Axes:
+        """Axes that an operation shortens or lengthens by its own arithmetic."""
+        for axis in axes:
+            self.freeze(axis)
+        return [fixed(size) for size in sizes]
+
+    def layer(self, weight: Tensor, out: Axis | None, macs: Axes) -> None:
+        assert self._current is not None
+        node = self.node(weight)
+        name = self._owners.get(node.number, self._current.module)
+        kept = node.axes if node.constant or out is not None else None
+        self._current.multiplies.append(Multiply(name, macs, kept))
+        if out is not None:
+            self.produces(weight, out)
+
+    def produces(self, weight: Tensor, axis: Axis) -> None:
+        assert self._current is not None
+        name = self._owners.get(self.node(weight).number, self._current.module)
+        self.produced.append(Produced(name, axis))
+
+    # Tensors.
+
+    def node(self, tensor: Tensor) -> Node:
+        known = self._nodes.get(tensor)
+        return known or self.remember(tensor, [fixed(size) for size in tensor.shape])
+
+    def remember(self, tensor: Tensor, axes: Axes, constant: bool = False) -> Node:
+        node = Node(self._numbers, axes, constant)
+        self._numbers += 1
+        self._nodes[tensor] = node
+        return node
+
+    def remember_constant(self, tensor: Tensor, axes: Axes, owner: str) -> None:
+        """A parameter or buffer; one that several modules share has one set of axes."""
+        if known := self._nodes.get(tensor):
+            for a, b in zip(known.axes, axes):
+                self.algebra.unify(a, b, "shared by two modules")
+        else:
+            self._owners[self.remember(tensor, axes, constant=True).number] = owner
+
+    def last_variables(self) -> set[Var]:
+        """What the last operation touched that touched anything slimmable."""
+        for op in reversed(self.ops):
+            found = set[Var]()
+            for node in op.reads + op.writes:
+                for axis in node.axes:
+                    found |= variables(axis)
+            if found:
+                return found
+        return set()
+
+    # The mode itself.
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = op_name(func)
+        self.op = name
+        self.why = f"{name} in {self.stack[-1] or 'forward'}" if self.stack else name
+        plain_args, plain_kwargs = tree_map(plain, (args, kwargs))
+        try:
+            result = func(*plain_args, **plain_kwargs)
+        except Exception as error:
+            self.failure = self._failed(args, kwargs, error)
+            raise
+        if name in ("shape", "size") and args and isinstance(args[0], Tensor):
+            return self._measured(args[0], result, *args[1:], **kwargs)
+        self._visit(args, kwargs, result)
+        return result
+
+    def _failed(self, args: Any, kwargs: Any, error: Exception) -> OpFailed:
+        touched = set[Var]()
+        for tensor in tensors_in((args, kwargs)):
+            for axis in self.node(tensor).axes:
+                touched |= variables(axis)
+        return OpFailed(touched, f"{self.why} fails at smaller widths ({first_line(error)})")
+
+    def _measured(self, tensor: Tensor, result: Any, dim: int | None = None) -> Any:
+        axes = self.axes(tensor)
+        if dim is not None:
+            return Length.of(self.algebra, axes[dim])
+        return torch.Size([Length.of(self.algebra, axis) for axis in axes])
+
+    def _visit(self, args: Any, kwargs: Any, result: Any) -> None:
+        outputs = tensors_in(result)
+        inputs = tensors_in((args, kwargs))
+        if not outputs and self.op != "__setitem__":
+            return
+        reads = [self.node(tensor) for tensor in inputs]
+        found = rules.find(self.op)
+        module = self.stack[-1] if self.stack else ""
+        self._current = Op(self.op, module, reads, [], bool(found and found.reuses_input))
+        try:
+            if found is None:
+                raise rules.NoRule
+            answer = found(self, result, args, kwargs)
+            self._write(outputs, inputs, answer)
+        except (rules.NoRule, IndexError, ValueError):
+            self._give_up(outputs, inputs)
+        self.ops.append(self._current)
+
+    def _write(self, outputs: list[Tensor], inputs: list[Tensor], answer: Any) -> None:
+        each = answer if isinstance(answer, tuple) else (answer,) * len(outputs)
+        for tensor, axes in zip(outputs, each, strict=True):
+            if [length(axis) for axis in axes] != list(tensor.shape):
+                raise rules.NoRule
+        for tensor, axes in zip(outputs, each):
+            self._wrote(tensor, inputs, axes)
+
+    def _wrote(self, tensor: Tensor, inputs: list[Tensor], axes: Axes) -> None:
+        assert self._current is not None
+        if any(tensor is x for x in inputs):
+            node = self.node(tensor)
+            node.axes = axes
+        else:
+            node = self.remember(tensor, axes)
+        self._current.writes.append(node)
+
+    def _give_up(self, outputs: list[Tensor], inputs: list[Tensor]) -> None:
+        """No rule: nothing that went in may be slimmed, so what comes out is fixed."""
+        assert self._current is not None
+        why = f"no rule for {self.why}"
+        gone = set[Var]()
+        for tensor in inputs:
+            for axis in self.axes(tensor):
+                gone |= variables(axis)
+        if self.algebra.locked and gone:
+            raise Locked(gone, why)
+        for tensor in inputs:
+            for axis in self.axes(tensor):
+                self.algebra.freeze(axis, why)
+        for tensor in outputs:
+            self._wrote(tensor, inputs, [fixed(size, why) for size in tensor.shape])
+
+
+def op_name(func: Any) -> str:
+    """One name for a function, its method, its operator and its in-place form."""
+    name = getattr(func, "__name__", type(func).__name__)
+    if name == "__get__":
+        return str(getattr(func.__self__, "__name__", name))
+    if name in OPERATORS:
+        return name
+    if name.startswith("__") and name.endswith("__"):
+        return name.strip("_")
+    name = name.split(".")[0]
+    return name[:-1] if name.endswith("_") and not name.startswith("_") else name
+
+
+def plain(value: Any) -> Any:
+    """The value without its memory, for torch's own code, which compares sizes freely."""
+    if isinstance(value, Length):
+        return int(value)
+    if isinstance(value, torch.Size):
+        return torch.Size([int(size) for size in value])
+    if isinstance(value, slice):
+        return slice(plain(value.start), plain(value.stop), plain(value.step))
+    return value
+
+
+def first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def tensors_in(tree: Any) -> list[Tensor]:
+    """All tensors in nested containers, outputs of strange classes included."""
+    found: list[Tensor] = []
+    for leaf in tree_leaves(tree):
+        if isinstance(leaf, Tensor):
+            found.append(leaf)
+        elif hasattr(leaf, "__dict__") and not isinstance(leaf, (type, nn.Module)):
+            found += [v for v in tree_leaves(vars(leaf)) if isinstance(v, Tensor)]
+    return found
+
+
+@contextmanager
+def announced(model: nn.Module, stack: list[str]) -> Iterator[None]:
+    """Keep the names of the modules that are running, the innermost last."""
+    handles = []
+    for name, module in model.named_modules():
+
+        def enter(module: nn.Module, args: Any, name: str = name) -> None:
+            stack.append(name)
+
+        def leave(module: nn.Module, args: Any, result: Any) -> None:
+            stack.pop()
+
+        handles.append(module.register_forward_pre_hook(enter))
+        handles.append(module.register_forward_hook(leave))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def measured_attributes(
+    declared: dict[nn.Module, Declaration], algebra: Algebra
+) -> Iterator[None]:
+    """While tracing, `conv.out_channels` and its like know which channels they count."""
+    saved = []
+    for module, declaration in declared.items():
+        for name, axes in declaration.attributes.items():
+            saved.append((module, name, getattr(module, name)))
+            if isinstance(axes, list):
+                value: Any = tuple(Length.of(algebra, axis) for axis in axes)
+            else:
+                value = Length.of(algebra, axes)
+            setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for module, name, value in saved:
+            setattr(module, name, value)
+
+
+@contextmanager
+def undisturbed(model: nn.Module, training: bool) -> Iterator[None]:
+    """Run in this mode without a trace: modes, buffers and generators are put back.
+
+    Norms stay in eval mode, since a batch of one has no variance to normalise by.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    model.train(training)
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._NormBase):
+            module.eval()
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=devices_of(model)):
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+        with torch.no_grad():
+            for buffer, value in buffers:
+                buffer.copy_(value)
+
+
+def devices_of(model: nn.Module) -> list[torch.device]:
+    return list({p.device for p in model.parameters() if p.device.type == "cuda"})
+
+
+def trace(
+    model: nn.Module,
+    inputs: tuple[Any, ...],
+    declared: dict[nn.Module, Declaration],
+    algebra: Algebra,
+    training: bool,
+) -> Tracer:
+    """Run the model once, equating axes; its outputs may not change their shape, so they freeze."""
+    tracer = Tracer(algebra)
+    names = {module: name for name, module in model.named_modules()}
+    for module, declaration in declared.items():
+        for name, tensor in own_tensors(module).items():
+            tracer.remember_constant(tensor, declaration.tensors[name], names[module])
+    attributes = measured_attributes(declared, algebra)
+    try:
+        with undisturbed(model, training), announced(model, tracer.stack), attributes, tracer:
+            output = model(*inputs)
+    except Locked:
+        raise
+    except Exception as error:
+        raise tracer.failure or OpFailed(tracer.last_variables(), first_line(error)) from error
+    tracer.op, tracer.why = "output", "it is an output of the network"
+    for tensor in tensors_in(output):
+        for axis in tracer.axes(tensor):
+            tracer.freeze(axis)
+        tracer.ops.append(Op("output", "", [tracer.node(tensor)], [], True))
+    return tracer

@@ -1,0 +1,185 @@
+"""The space of children: which channel counts a network can have, and one choice of them.
+
+A `Dim` is a group of channels that has one count everywhere, a `Knob` is one coordinate of the
+search (a multiplier that drives one Dim or several tied ones), a `WidthSpace` is all the knobs of
+a network, and `Widths` is one child. Everything downstream works on the integer counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from joslim.errors import UserError
+
+# Lost to rounding otherwise: 29/200 * 200 is 28.999999999999996.
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class Dim:
+    """Channels that have one count everywhere they appear.
+
+    `step` is the number of channels that come and go together (a group of a grouped conv, one
+    channel in each half of a chunk); `divisor` additionally rounds counts down to its multiples.
+    """
+
+    name: str
+    full: int
+    step: int = 1
+    divisor: int = 1
+
+    @property
+    def grain(self) -> int:
+        return math.lcm(self.step, self.divisor)
+
+    @property
+    def least(self) -> int:
+        """The smallest count above zero."""
+        return min(self.grain, self.full)
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One coordinate of the search: a multiplier in [low, 1] for the Dims at these positions."""
+
+    name: str
+    dims: tuple[int, ...]
+    low: float
+
+
+@dataclass(frozen=True, eq=False)
+class Widths:
+    """One child: a channel count for each Dim of its space."""
+
+    space: WidthSpace
+    counts: tuple[int, ...]
+
+    @property
+    def channels(self) -> dict[str, int]:
+        return {dim.name: count for dim, count in zip(self.space.dims, self.counts)}
+
+    @cached_property
+    def units(self) -> tuple[int, ...]:
+        """The counts in steps of their Dims."""
+        return tuple(count // dim.step for dim, count in zip(self.space.dims, self.counts))
+
+    @cached_property
+    def multipliers(self) -> NDArray[np.float64]:
+        """[knobs]: the smallest multipliers that give these counts, so `space.at` returns them."""
+        return self.space.multipliers(np.array([self.counts]))[0]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Widths):
+            return NotImplemented
+        return self.counts == other.counts and self.space == other.space
+
+    def __hash__(self) -> int:
+        return hash(self.counts)
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}={count}" for name, count in self.channels.items())
+
+    def __repr__(self) -> str:
+        return f"Widths({self})"
+
+
+@dataclass(frozen=True)
+class WidthSpace:
+    """All knobs of a network, and so all its children."""
+
+    dims: tuple[Dim, ...]
+    knobs: tuple[Knob, ...]
+    _driver: NDArray[np.int64] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        driver = np.empty(len(self.dims), dtype=np.int64)
+        for position, knob in enumerate(self.knobs):
+            driver[list(knob.dims)] = position
+        object.__setattr__(self, "_driver", driver)
+
+    def __len__(self) -> int:
+        return len(self.knobs)
+
+    @cached_property
+    def low(self) -> NDArray[np.float64]:
+        """[knobs]: the lowest multiplier of each knob."""
+        return np.array([knob.low for knob in self.knobs])
+
+    @cached_property
+    def _dim_table(self) -> NDArray[np.int64]:
+        """[3, dims]: full, grain and least count of each Dim."""
+        return np.array([(d.full, d.grain, d.least) for d in self.dims]).T.reshape(3, -1)
+
+    def counts(self, multipliers: ArrayLike) -> NDArray[np.int64]:
+        """[n, knobs] multipliers -> [n, dims] channel counts."""
+        matrix = self._checked(np.atleast_2d(np.asarray(multipliers, dtype=np.float64)))
+        full, grain, least = self._dim_table
+        matrix = np.clip(matrix, self.low, 1.0)[:, self._driver]
+        counts = np.floor(matrix * (full / grain) + ROUNDING).astype(np.int64) * grain
+        counts = np.clip(counts, least, full)
+        return np.where(matrix >= 1.0, full, counts)
+
+    def multipliers(self, counts: NDArray[np.int64]) -> NDArray[np.float64]:
+        """[n, dims] counts -> [n, knobs]: the smallest multipliers that give these counts."""
+        full, _, least = self._dim_table
+        # A Dim at its least count may have been clamped up to it, so it says nothing about its knob.
+        share = np.where(counts > least, counts / full, 0.0)
+        result = np.repeat(self.low[None], len(counts), axis=0)
+        for position, knob in enumerate(self.knobs):
+            highest = share[:, list(knob.dims)].max(axis=1)
+            result[:, position] = np.maximum(result[:, position], highest)
+        return result
+
+    def at(self, multipliers: Sequence[float] | NDArray[np.float64]) -> Widths:
+        """The child at these multipliers, one for each knob."""
+        return self._widths(self.counts(np.asarray(multipliers, dtype=np.float64)[None])[0])
+
+    def of_counts(self, counts: Sequence[int]) -> Widths:
+        """The child with these channel counts, one for each Dim."""
+        if len(counts) != len(self.dims):
+            raise UserError(f"widths: {len(counts)} counts given, this network has {len(self.dims)}")
+        child = self._widths(np.array(counts, dtype=np.int64))
+        if self.at(child.multipliers) != child:
+            raise UserError(f"widths: {list(counts)} is not a child of this network")
+        return child
+
+    def uniform(self, multiplier: float) -> Widths:
+        """One multiplier for all knobs, each kept at or above its own low."""
+        if not 0 < multiplier <= 1:
+            raise UserError(f"multiplier: {multiplier} is outside (0, 1]")
+        return self.at(np.maximum(self.low, multiplier))
+
+    def random(self, rng: np.random.Generator) -> Widths:
+        return self.at(rng.uniform(self.low, 1.0))
+
+    @cached_property
+    def full(self) -> Widths:
+        return self.at(np.ones(len(self)))
+
+    @cached_property
+    def smallest(self) -> Widths:
+        return self.at(self.low)
+
+    def _widths(self, counts: NDArray[np.int64]) -> Widths:
+        return Widths(self, tuple(int(count) for count in counts))
+
+    def _checked(self, matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+        if matrix.ndim != 2 or matrix.shape[1] != len(self):
+            raise UserError(
+                f"widths: {matrix.shape[-1]} multipliers given, this network has {len(self)} knobs"
+            )
+        outside = ~((matrix >= self.low - ROUNDING) & (matrix <= 1.0 + ROUNDING))
+        if outside.any():
+            row, column = np.argwhere(outside)[0]
+            knob = self.knobs[column]
+            raise UserError(
+                f"widths: multiplier {matrix[row, column]} for knob {knob.name!r} "
+                f"is outside [{knob.low}, 1]"
+            )
+        return matrix
