@@ -27,12 +27,14 @@ class Dim:
 
     `step` is the number of channels that come and go together (a group of a grouped conv, one
     channel in each half of a chunk); `divisor` additionally rounds counts down to its multiples.
+    `layers` are the modules that make these channels.
     """
 
     name: str
     full: int
     step: int = 1
     divisor: int = 1
+    layers: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def grain(self) -> int:
@@ -128,7 +130,7 @@ class WidthSpace:
     def multipliers(self, counts: NDArray[np.int64]) -> NDArray[np.float64]:
         """[n, dims] counts -> [n, knobs]: the smallest multipliers that give these counts."""
         full, _, least = self._dim_table
-        # A Dim at its least count may have been clamped up to it, so it says nothing about its knob.
+        # A Dim at its least count may have been clamped up to it: it says nothing of its knob.
         share = np.where(counts > least, counts / full, 0.0)
         result = np.repeat(self.low[None], len(counts), axis=0)
         for position, knob in enumerate(self.knobs):
@@ -143,7 +145,9 @@ class WidthSpace:
     def of_counts(self, counts: Sequence[int]) -> Widths:
         """The child with these channel counts, one for each Dim."""
         if len(counts) != len(self.dims):
-            raise UserError(f"widths: {len(counts)} counts given, this network has {len(self.dims)}")
+            raise UserError(
+                f"widths: {len(counts)} counts given, this network has {len(self.dims)}"
+            )
         child = self._widths(np.array(counts, dtype=np.int64))
         if self.at(child.multipliers) != child:
             raise UserError(f"widths: {list(counts)} is not a child of this network")

@@ -45,9 +45,7 @@ class Latency(Cost):
 def time_forward(model: nn.Module, inputs: tuple[Any, ...], repeats: int) -> float:
     """Median milliseconds of `model(*inputs)` without gradients."""
     device = next(model.parameters()).device
-    finish: Callable[[], Any] = (
-        torch.cuda.synchronize if device.type == "cuda" else lambda: None
-    )
+    finish: Callable[[], Any] = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     times = []
     with torch.inference_mode():
         for turn in range(WARM_UP + repeats):

@@ -90,9 +90,7 @@ def _group_norm(module: Any, whole_groups: bool) -> Declaration:
         axis, attributes = scale(unit, channels // groups), {"num_groups": unit}
     else:
         axis, attributes = fresh(channels // groups) * groups, {}
-    return Declaration(
-        {"weight": [axis], "bias": [axis]}, {"num_channels": axis, **attributes}
-    )
+    return Declaration({"weight": [axis], "bias": [axis]}, {"num_channels": axis, **attributes})
 
 
 def _prelu(module: Any, whole_groups: bool) -> Declaration:

@@ -3,7 +3,7 @@
 A layer becomes slimmable by changing the class of the same object to a subclass in which each
 sliced tensor is a property; `forward` is untouched, whoever wrote it, and so are the state-dict
 keys. The active sizes are plain integers on the layer, which torch.compile can leave symbolic.
-Everything that is added to a layer has a name with the prefix `_slim_`, and goes when it is cut out.
+All that is added to a layer has a name that starts with `_slim_`, and goes when it is cut out.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SlimmableLayer(nn.Module):
 
 
 def rebuild(base: type, names: tuple[str, ...], mixins: tuple[type, ...]) -> Any:
-    cls = slimmable_class(base, names, mixins)
+    cls: Any = slimmable_class(base, names, mixins)
     return cls.__new__(cls)
 
 
@@ -55,7 +55,8 @@ def dress(module: nn.Module, plan: LayerPlan | None, mixins: tuple[type, ...] = 
     if isinstance(module, _NormBase):
         norm_state = {"all_full": True, "own": None, "collecting": False, "batch": False}
         module.__dict__.update({PREFIX + name: value for name, value in norm_state.items()})
-    module.__class__ = slimmable_class(type(module), names, mixins)
+    base: Any = type(module)
+    module.__class__ = slimmable_class(base, names, mixins)
 
 
 def undress(module: nn.Module) -> None:
@@ -94,7 +95,11 @@ def layer_state(
     sizes = [layout.full if units is None else layout.size(units) for layout in layouts]
     index: dict[int, Tensor] = {}
     if units is not None:
-        device = next(t.device for t in (*module._parameters.values(), *module._buffers.values()) if t is not None)
+        device = next(
+            t.device
+            for t in (*module._parameters.values(), *module._buffers.values())
+            if t is not None
+        )
         for i, layout in enumerate(layouts):
             if len(runs := layout.runs(units)) > 1:
                 index[i] = torch.cat([torch.arange(*run) for run in runs]).to(device)

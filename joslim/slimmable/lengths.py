@@ -76,7 +76,12 @@ class Length(int):
     def __sub__(self, other: Any) -> int:
         if type(other) is int and other == 0:
             return self
-        if isinstance(other, Length) and self.plain and other.plain and self.over == other.over == 1:
+        if (
+            isinstance(other, Length)
+            and self.plain
+            and other.plain
+            and self.over == other.over == 1
+        ):
             return Length.of(self.algebra, self.whole, minus=other.whole)
         return int(self) - other
 

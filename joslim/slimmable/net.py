@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -147,7 +147,7 @@ RESERVED = ("space", "blueprint", "frozen", "active", "statistics", "at", "use",
 def make_slimmable(model: nn.Module, plan: Plan, example: tuple[Any, ...]) -> SlimmableNet:
     """Change the classes of the model and of its layers, in place."""
     modules = dict(model.named_modules())
-    norms = {
+    norms: dict[str, nn.Module] = {
         name: module
         for name, module in modules.items()
         if isinstance(module, _NormBase) and module._buffers.get("running_mean") is not None

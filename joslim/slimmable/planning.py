@@ -14,7 +14,9 @@ from joslim.slimmable.axes import Algebra, Axis, Var, fixed, form, is_fixed, len
 from joslim.slimmable.blueprint import Blueprint, Layer, Layout, Stretch, Term
 from joslim.slimmable.declare import Declaration
 from joslim.slimmable.tracing import Node, Op, Produced, Tracer
-from joslim.widths import Dim, Knob, WidthSpace, Widths
+from joslim.widths import Dim, Knob, Widths, WidthSpace
+
+DEFAULT_LOW = 0.25
 
 Tie = Sequence[str | Sequence[str]]
 Low = float | Mapping[str, float]
@@ -100,7 +102,7 @@ def make_plan(
     makers = makers_of_variables(produced)
     variables = list(makers)
     dims = tuple(named_dims(makers, options.divisor))
-    space = WidthSpace(dims, tuple(knobs(dims, makers, produced, options)))
+    space = WidthSpace(dims, tuple(knobs(dims, produced, options)))
     layouts = Layouts(variables)
     layers = {
         name: layer
@@ -132,18 +134,12 @@ def named_dims(makers: dict[Var, list[Produced]], divisor: int) -> Iterator[Dim]
             name, copy = f"{maker.module}#{copy}", copy + 1
         taken.add(name)
         step = form(maker.axis)[1][var]
-        yield Dim(name, full=var.units * step, step=step, divisor=divisor)
+        names = tuple(dict.fromkeys(p.module for p in layers))
+        yield Dim(name, full=var.units * step, step=step, divisor=divisor, layers=names)
 
 
-def knobs(
-    dims: tuple[Dim, ...],
-    makers: dict[Var, list[Produced]],
-    produced: list[Produced],
-    options: Options,
-) -> Iterator[Knob]:
-    aliases = [
-        {dim.name, *(p.module for p in layers)} for dim, layers in zip(dims, makers.values())
-    ]
+def knobs(dims: tuple[Dim, ...], produced: list[Produced], options: Options) -> Iterator[Knob]:
+    aliases = [{dim.name, *dim.layers} for dim in dims]
     groups: dict[int, tuple[str, tuple[int, ...]]] = {}
     for group in options.tie:
         patterns = [group] if isinstance(group, str) else list(group)
@@ -151,7 +147,7 @@ def knobs(
         if taken := [m for m in members if m in groups]:
             raise UserError(f"tie: {dims[taken[0]].name!r} stands in two groups")
         name = patterns[0] if len(patterns) == 1 else dims[members[0]].name
-        groups |= {member: (name, members) for member in members}
+        groups |= dict.fromkeys(members, (name, members))
     lows = lowest(aliases, produced, options.low)
     for position, dim in enumerate(dims):
         name, members = groups.get(position, (dim.name, (position,)))
@@ -159,9 +155,7 @@ def knobs(
             yield Knob(name, members, max(lows[m] for m in members))
 
 
-def tied(
-    patterns: list[str], aliases: list[set[str]], produced: list[Produced]
-) -> tuple[int, ...]:
+def tied(patterns: list[str], aliases: list[set[str]], produced: list[Produced]) -> tuple[int, ...]:
     members: set[int] = set()
     for pattern in patterns:
         names = {p.module for p in matching("tie", pattern, produced)}
@@ -174,17 +168,13 @@ def tied(
 
 
 def lowest(aliases: list[set[str]], produced: list[Produced], low: Low) -> list[float]:
-    table = {"*": low} if isinstance(low, (int, float)) else dict(low)
+    if not isinstance(low, Mapping):
+        return [float(low)] * len(aliases)
     lows = [DEFAULT_LOW] * len(aliases)
-    for pattern, value in table.items():
-        if not 0 < value <= 1:
-            raise UserError(f"low: {value} is outside (0, 1]; type a share such as 0.25")
+    for pattern, value in low.items():
         names = {p.module for p in matching("low", pattern, produced)}
         lows = [float(value) if known & names else old for known, old in zip(aliases, lows)]
     return lows
-
-
-DEFAULT_LOW = 0.25
 
 
 def matching(option: str, pattern: str, produced: Iterable[Produced]) -> list[Produced]:
@@ -290,7 +280,8 @@ class Maps:
     """Which tensors share one stretch of memory, and from when to when it is needed.
 
     A view shares its input's, and so does an operation that can be done in place (an activation, a
-    norm, an addition) on a map that nobody reads afterwards.
+    norm, an addition) on a map that nobody reads afterwards. A part of a map (a slice, a chunk)
+    does not: what is kept is the part that is used.
     """
 
     def __init__(self, ops: list[Op]) -> None:
@@ -326,7 +317,7 @@ class Maps:
     def _place(self, node: Node, op: Op, time: int) -> None:
         if node.number in self._map_of:
             return
-        if op.reuses_input:
+        if op.reuses:
             for source in op.reads:
                 if not source.constant and self._can_take(source, node, op, time):
                     self._join(node, self._map_of[source.number])
@@ -334,7 +325,7 @@ class Maps:
         self._new(node, time)
 
     def _can_take(self, source: Node, node: Node, op: Op, time: int) -> bool:
-        if op.name in VIEWS:
+        if op.reuses == "view":
             return True
         same_size = [form(a) for a in source.axes] == [form(a) for a in node.axes]
         return same_size and self._needed_until[self._map_of[source.number]] <= time
@@ -349,11 +340,3 @@ class Maps:
         self._map_of[node.number] = position
         last = self._last_read.get(node.number, -1)
         self._needed_until[position] = max(self._needed_until[position], last)
-
-
-# Parts (a slice, a chunk) are not among them: what is kept of a map is the part that is used.
-VIEWS = frozenset(
-    "view reshape flatten unflatten view_as reshape_as permute transpose swapaxes swapdims t T mT "
-    "movedim moveaxis unsqueeze squeeze expand expand_as broadcast_to detach alias contiguous to "
-    "data".split()
-)

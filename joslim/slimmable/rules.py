@@ -5,8 +5,8 @@ A rule gets the trace, the operation's result and its arguments, and returns the
 axes that must agree. An operation without a rule freezes all it touches, so a missing rule costs
 knobs but is never wrong.
 
-`reuses` says what the operation needs in memory: "input" if it is a view or can be done in place,
-nothing if its result is a new map.
+`reuses` says where the result can live: with its input ("view"), in the place of an input that
+nobody needs any more ("in place"), or nowhere but in memory of its own ("").
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ Axes = list[Axis]
 
 
 class NoRule(Exception):
-    """This use of the operation is not understood: freeze what it touches."""
+    """How the operation is used here is not understood: freeze what it touches."""
 
 
 @dataclass(frozen=True)
 class Rule:
     apply: Callable[..., Axes | tuple[Axes, ...]]
     signature: inspect.Signature
-    reuses_input: bool
+    reuses: str
 
     def __call__(self, t: Tracer, result: Any, args: Any, kwargs: Any) -> Axes | tuple[Axes, ...]:
         try:
@@ -54,7 +54,7 @@ RULES: dict[str, Rule] = {}
 def rule(*names: str, reuses: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         for name in names:
-            RULES[name] = Rule(function, inspect.signature(function), reuses == "input")
+            RULES[name] = Rule(function, inspect.signature(function), reuses)
         return function
 
     return register
@@ -82,7 +82,7 @@ def is_pointwise(name: str) -> bool:
     *("pointwise", "hardswish", "logsigmoid", "softsign", "tanhshrink", "softmin", "rsub", "rdiv"),
     *("rpow", "rfloordiv", "copy", "clip", "iadd", "isub", "imul", "idiv", "radd", "rmul", "gelu"),
     *("floor_divide", "true_divide", "truediv", "bernoulli", "masked_fill", "relu6", "quick_gelu"),
-    reuses="input",
+    reuses="in place",
 )
 def pointwise(t: Tracer, result: Any, *args: Any, **kwargs: Any) -> Axes:
     operands = [t.axes(a) for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
@@ -109,13 +109,13 @@ def broadcast(t: Tracer, operands: Sequence[Axes]) -> Axes:
     *("rand_like", "randn_like", "full_like", "cumsum", "cumprod", "roll", "flip", "softmax2d"),
     *("sort", "long", "int", "bool", "rrelu", "local_response_norm", "gumbel_softmax", "positive"),
     *("uniform", "normal", "fill", "zero", "random", "as_tensor", "conj", "resolve_conj"),
-    reuses="input",
+    reuses="in place",
 )
 def same_shape(t: Tracer, result: Any, input: Tensor, *_: Any, **__: Any) -> Axes:
     return t.axes(input)
 
 
-@rule("prelu", reuses="input")
+@rule("prelu", reuses="in place")
 def prelu(t: Tracer, result: Tensor, input: Tensor, weight: Tensor) -> Axes:
     axes, slope = t.axes(input), t.axes(weight)[0]
     if length(slope) > 1 or not is_fixed(slope):
@@ -252,7 +252,7 @@ def embedding(t: Tracer, result: Tensor, input: Tensor, weight: Tensor, *_: Any,
 # --- normalisation --------------------------------------------------------------------------------
 
 
-@rule("batch_norm", "instance_norm", reuses="input")
+@rule("batch_norm", "instance_norm", reuses="in place")
 def batch_norm(
     t: Tracer,
     result: Tensor,
@@ -270,7 +270,7 @@ def batch_norm(
     return t.axes(input)
 
 
-@rule("group_norm", reuses="input")
+@rule("group_norm", reuses="in place")
 def group_norm(
     t: Tracer,
     result: Tensor,
@@ -291,7 +291,7 @@ def group_norm(
     return axes
 
 
-@rule("layer_norm", "rms_norm", reuses="input")
+@rule("layer_norm", "rms_norm", reuses="in place")
 def layer_norm(
     t: Tracer,
     result: Tensor,
@@ -359,13 +359,14 @@ def pad(t: Tracer, result: Tensor, input: Tensor, pad: Sequence[int], *_: Any, *
 
 
 def padded(t: Tracer, axis: Axis, before: int, after: int) -> Axis:
-    if type(before) is int and before == 0 and isinstance(after, Length):
-        # The difference of two widths: the shorter axis becomes as long as the longer one.
-        if form(after.minus) == form(axis):
-            return after.whole
+    if int(before) == 0 and isinstance(after, Length) and form(after.minus) == form(axis):
+        # By the difference of two widths: one axis becomes as long as the other.
+        return after.whole
     if is_fixed(axis) and type(before) is int and type(after) is int:
         return fixed(length(axis) + before + after)
-    ends = [t.length_axis(end) for end in (before, after)]
+    if min(int(before), int(after)) < 0:
+        raise NoRule
+    ends = [t.length_axis(end) if int(end) else () for end in (before, after)]
     return ends[0] + axis + ends[1]
 
 
@@ -390,7 +391,7 @@ def stack(t: Tracer, result: Tensor, tensors: Sequence[Tensor], dim: int = 0) ->
     return [*axes[:dim], fixed(len(tensors)), *axes[dim:]]
 
 
-@rule("chunk", reuses="input")
+@rule("chunk")
 def chunk(t: Tracer, result: Any, input: Tensor, chunks: int, dim: int = 0) -> tuple[Axes, ...]:
     axes = t.axes(input)
     if is_fixed(axes[dim]):
@@ -399,7 +400,7 @@ def chunk(t: Tracer, result: Any, input: Tensor, chunks: int, dim: int = 0) -> t
     return tuple(replaced(axes, dim, row) for _ in result)
 
 
-@rule("split", "split_with_sizes", "tensor_split", reuses="input")
+@rule("split", "split_with_sizes", "tensor_split")
 def split(
     t: Tracer, result: Any, input: Tensor, split_size_or_sections: Any, dim: int = 0
 ) -> tuple[Axes, ...]:
@@ -424,7 +425,7 @@ def split(
     return tuple(pieces)
 
 
-@rule("unbind", reuses="input")
+@rule("unbind")
 def unbind(t: Tracer, result: Any, input: Tensor, dim: int = 0) -> Axes:
     axes = list(t.axes(input))
     t.freeze(axes.pop(dim))
@@ -440,7 +441,7 @@ def replaced(axes: Axes, dim: int, axis: Axis) -> Axes:
 # --- views ----------------------------------------------------------------------------------------
 
 
-@rule("view", "reshape", "_unsafe_view", reuses="input")
+@rule("view", "reshape", "_unsafe_view", reuses="view")
 def reshape(t: Tracer, result: Tensor, input: Tensor, *sizes: Any, shape: Any = None) -> Axes:
     wanted = sizes if shape is None else shape
     if len(wanted) == 1 and not isinstance(wanted[0], int):
@@ -450,19 +451,19 @@ def reshape(t: Tracer, result: Tensor, input: Tensor, *sizes: Any, shape: Any = 
     return regroup(t, t.axes(input), list(wanted), list(result.shape))
 
 
-@rule("flatten", reuses="input")
+@rule("flatten", reuses="view")
 def flatten(t: Tracer, result: Tensor, input: Tensor, *_: Any, **__: Any) -> Axes:
     return regroup(t, t.axes(input), [-1] * result.dim(), list(result.shape))
 
 
-@rule("unflatten", reuses="input")
+@rule("unflatten", reuses="view")
 def unflatten(t: Tracer, result: Tensor, input: Tensor, dim: int, sizes: Sequence[int]) -> Axes:
     dim %= input.dim()
     after = input.dim() - dim - 1
     return regroup(t, t.axes(input), [-1] * dim + list(sizes) + [-1] * after, list(result.shape))
 
 
-@rule("view_as", "reshape_as", reuses="input")
+@rule("view_as", "reshape_as", reuses="view")
 def reshape_as(t: Tracer, result: Tensor, input: Tensor, other: Tensor) -> Axes:
     wanted = [Length.of(t.algebra, axis) for axis in t.axes(other)]
     return regroup(t, t.axes(input), wanted, list(result.shape))
@@ -508,7 +509,7 @@ def factored(t: Tracer, axis: Axis, wanted: list[int], shape: list[int]) -> Axes
     return [fixed(shape[0]), *factored(t, row, wanted[1:], shape[1:])]
 
 
-@rule("permute", reuses="input")
+@rule("permute", reuses="view")
 def permute(t: Tracer, result: Tensor, input: Tensor, *dims: Any, **kw: Any) -> Axes:
     order = kw.get("dims", dims)
     if len(order) == 1 and not isinstance(order[0], int):
@@ -517,14 +518,14 @@ def permute(t: Tracer, result: Tensor, input: Tensor, *dims: Any, **kw: Any) -> 
     return [axes[dim] for dim in order]
 
 
-@rule("transpose", "swapaxes", "swapdims", reuses="input")
+@rule("transpose", "swapaxes", "swapdims", reuses="view")
 def transpose(t: Tracer, result: Tensor, input: Tensor, dim0: int, dim1: int) -> Axes:
     axes = list(t.axes(input))
     axes[dim0], axes[dim1] = axes[dim1], axes[dim0]
     return axes
 
 
-@rule("t", "T", "mT", "adjoint", "H", "mH", reuses="input")
+@rule("t", "T", "mT", "adjoint", "H", "mH", reuses="view")
 def matrix_transpose(t: Tracer, result: Tensor, input: Tensor) -> Axes:
     axes = t.axes(input)
     if len(axes) != 2 and t.op in ("t", "T", "H"):
@@ -532,7 +533,7 @@ def matrix_transpose(t: Tracer, result: Tensor, input: Tensor) -> Axes:
     return [*axes[:-2], *reversed(axes[-2:])]
 
 
-@rule("movedim", "moveaxis", reuses="input")
+@rule("movedim", "moveaxis", reuses="view")
 def movedim(t: Tracer, result: Tensor, input: Tensor, source: int, destination: int) -> Axes:
     axes = list(t.axes(input))
     axis = axes.pop(source)
@@ -540,14 +541,14 @@ def movedim(t: Tracer, result: Tensor, input: Tensor, source: int, destination: 
     return axes
 
 
-@rule("unsqueeze", reuses="input")
+@rule("unsqueeze", reuses="view")
 def unsqueeze(t: Tracer, result: Tensor, input: Tensor, dim: int) -> Axes:
     axes = list(t.axes(input))
     axes.insert(dim % result.dim(), fixed(1))
     return axes
 
 
-@rule("squeeze", reuses="input")
+@rule("squeeze", reuses="view")
 def squeeze(t: Tracer, result: Tensor, input: Tensor, dim: Any = None) -> Axes:
     axes = t.axes(input)
     if dim is None:  # a slimmed axis might come down to one channel, and vanish
@@ -558,7 +559,7 @@ def squeeze(t: Tracer, result: Tensor, input: Tensor, dim: Any = None) -> Axes:
     return [a for d, a in enumerate(axes) if d not in dims or length(a) > 1 or not is_fixed(a)]
 
 
-@rule("expand", "broadcast_to", reuses="input")
+@rule("expand", "broadcast_to", reuses="view")
 def expand(t: Tracer, result: Tensor, input: Tensor, *sizes: Any, **kw: Any) -> Axes:
     wanted = kw.get("size", sizes)
     if len(wanted) == 1 and not isinstance(wanted[0], int):
@@ -572,7 +573,7 @@ def expand(t: Tracer, result: Tensor, input: Tensor, *sizes: Any, **kw: Any) -> 
     return axes
 
 
-@rule("expand_as", reuses="input")
+@rule("expand_as", reuses="view")
 def expand_as(t: Tracer, result: Tensor, input: Tensor, other: Tensor) -> Axes:
     return broadcast(t, [t.axes(input), t.axes(other)])
 
@@ -605,7 +606,7 @@ def repeat_interleave(
     return axes
 
 
-@rule("__getitem__", "select", "narrow", reuses="input")
+@rule("__getitem__", "select", "narrow")
 def getitem(t: Tracer, result: Tensor, input: Tensor, *key: Any, **kw: Any) -> Axes:
     if t.op == "select":
         return indexed(t, t.axes(input), in_axis(select_args(*key, **kw)))
@@ -692,7 +693,7 @@ def reduction(
 ) -> Axes:
     position = 1 if t.op in ("norm", "vector_norm", "linalg_vector_norm") else 0
     dim = kw.get("dim", kw.get("axis", args[position] if len(args) > position else None))
-    if isinstance(dim, bool) or isinstance(dim, torch.dtype):
+    if isinstance(dim, (bool, torch.dtype)):
         raise NoRule
     axes = t.axes(input)
     shape = (result[0] if isinstance(result, tuple) else result).shape

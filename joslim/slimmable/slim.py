@@ -26,7 +26,15 @@ from joslim.slimmable.planning import (
     frozen_layers,
     make_plan,
 )
-from joslim.slimmable.tracing import OpFailed, Tracer, first_line, tensors_in, trace, undisturbed
+from joslim.slimmable.tracing import (
+    OpFailed,
+    Produced,
+    Tracer,
+    first_line,
+    tensors_in,
+    trace,
+    undisturbed,
+)
 from joslim.widths import Widths, WidthSpace
 
 # How far a cut-out child may be from the sliced network, as a share of its largest output.
@@ -71,8 +79,10 @@ def options_for(model: nn.Module, **given: Any) -> Options:
     for name in ("keep", "tie"):
         if isinstance(values[name], str):
             values[name] = [values[name]]
-    if not isinstance(values["low"], Mapping) and not 0 < values["low"] <= 1:
-        raise UserError(f"low: {values['low']} is outside (0, 1]; type a share such as 0.25")
+    lows = values["low"].values() if isinstance(values["low"], Mapping) else [values["low"]]
+    for value in lows:
+        if not 0 < value <= 1:
+            raise UserError(f"low: {value} is outside (0, 1]; type a share such as 0.25")
     if values["divisor"] < 1:
         raise UserError(f"divisor: {values['divisor']} is below 1; type 1 for no rounding, or 8")
     return Options(**values)
@@ -152,12 +162,7 @@ class Analysis:
         while True:
             plan = make_plan(self.model, self.declared, self.tracers, self.options)
             if not len(plan.space):
-                reasons = [f"{f.layer}: {f.why}" for f in frozen_layers(produced)]
-                first = f" ({reasons[0]})" if reasons else ""
-                raise UserError(
-                    f"model: {type(self.model).__name__} has nothing to slim: "
-                    f"{len(reasons)} layers make channels, all of them are frozen{first}"
-                )
+                raise nothing_to_slim(self.model, produced)
             if (trouble := self._trouble(plan)) is None:
                 return plan
             for var in trouble.variables:
@@ -189,6 +194,12 @@ class Analysis:
             for name, module in self.model.named_modules()
             if module in self.declared
         }
+
+
+def nothing_to_slim(model: nn.Module, produced: list[Produced]) -> UserError:
+    layers = [f"{f.layer or 'forward'}: {f.why}" for f in frozen_layers(produced)]
+    reason = f"all of its {len(layers)} layers are frozen ({layers[0]})" if layers else "no weights"
+    return UserError(f"model: {type(model).__name__} has nothing to slim: {reason}")
 
 
 def groups_are_stuck(declaration: Declaration) -> bool:

@@ -62,7 +62,7 @@ class Op:
     module: str
     reads: list[Node]
     writes: list[Node]
-    reuses_input: bool
+    reuses: str
     multiplies: list[Multiply] = field(default_factory=list)
 
 
@@ -222,7 +222,7 @@ class Tracer(TorchFunctionMode):
         reads = [self.node(tensor) for tensor in inputs]
         found = rules.find(self.op)
         module = self.stack[-1] if self.stack else ""
-        self._current = Op(self.op, module, reads, [], bool(found and found.reuses_input))
+        self._current = Op(self.op, module, reads, [], found.reuses if found else "")
         try:
             if found is None:
                 raise rules.NoRule
@@ -327,9 +327,7 @@ def announced(model: nn.Module, stack: list[str]) -> Iterator[None]:
 
 
 @contextmanager
-def measured_attributes(
-    declared: dict[nn.Module, Declaration], algebra: Algebra
-) -> Iterator[None]:
+def measured_attributes(declared: dict[nn.Module, Declaration], algebra: Algebra) -> Iterator[None]:
     """While tracing, `conv.out_channels` and its like know which channels they count."""
     saved = []
     for module, declaration in declared.items():
@@ -399,5 +397,5 @@ def trace(
     for tensor in tensors_in(output):
         for axis in tracer.axes(tensor):
             tracer.freeze(axis)
-        tracer.ops.append(Op("output", "", [tracer.node(tensor)], [], True))
+        tracer.ops.append(Op("output", "", [tracer.node(tensor)], [], ""))
     return tracer

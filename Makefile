@@ -1,0 +1,38 @@
+# Every target sets itself up from nothing: a virtual environment in .venv, pinned by constraints.txt.
+PYTHON ?= python3
+BIN := .venv/bin
+# Small tensors on many threads run slower than on one; two test processes use the cores instead.
+TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
+.PHONY: demo test check format bench test-gpu clean
+
+demo: .venv/installed
+	$(BIN)/python examples/slim_your_own.py
+	$(BIN)/joslim profile mobilenet_v2
+
+test: check
+	$(TEST) -n 2
+
+check: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/installed
+	$(BIN)/python benchmarks/costs.py
+	$(BIN)/python benchmarks/slicing.py
+
+test-gpu: .venv/installed
+	$(BIN)/python -m pytest -m cuda
+
+clean:
+	rm -rf .venv build *.egg-info
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+	touch $@

@@ -1,0 +1,5 @@
+"""`python -m joslim` is the same program as `joslim`."""
+
+from joslim.cli import main
+
+main()

@@ -1,0 +1,53 @@
+"""The command line: one file for each command. Nothing here imports torch before it is needed."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from joslim import __version__
+from joslim.cli.profile import profile
+from joslim.errors import UserError
+
+# The base of all usage errors. Typer has a copy of click inside, so click's own is another class.
+UsageError: Any = typer.BadParameter.__mro__[1]
+
+app = typer.Typer(
+    name="joslim",
+    help="One trained network, every size.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command()(profile)
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    if version:
+        typer.echo(f"joslim {__version__}")
+    elif context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Exit codes: 0; 2 for bad input, with one line on stderr; 130 for Ctrl-C."""
+    try:
+        code = app(args=arguments, standalone_mode=False)
+    except UserError as error:
+        fail(str(error))
+    except UsageError as error:
+        fail(f"{error.format_message()} (joslim COMMAND --help lists what is allowed)")
+    except (typer.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def fail(message: str) -> None:
+    print("joslim: " + " ".join(message.split()), file=sys.stderr)
+    sys.exit(2)

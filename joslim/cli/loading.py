@@ -1,0 +1,62 @@
+"""What the commands take as arguments, turned into objects: models, input shapes."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+
+from joslim.errors import UserError, unknown
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def load_model(name: str) -> nn.Module:
+    """A built-in model by its name, or `package.module:function`, called without arguments."""
+    from torch import nn
+
+    from joslim.models import MODELS
+
+    if ":" in name:
+        maker = imported(name)
+    elif name in MODELS:
+        maker = MODELS[name]
+    else:
+        error = unknown("model", name, MODELS, most=len(MODELS))
+        raise UserError(f"{error}; or your own as package.module:function")
+    try:
+        model = maker()
+    except Exception as error:
+        raise UserError(f"model: {name}() failed: {type(error).__name__}: {error}") from error
+    if not isinstance(model, nn.Module):
+        kind = type(model).__name__
+        raise UserError(f"model: {name}() returned {kind}, a torch.nn.Module is needed")
+    return model
+
+
+def imported(name: str) -> Any:
+    """`package.module:function`, looked for in the current folder too, as `python -m` does."""
+    module_name, _, attribute = name.partition(":")
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        raise UserError(f"model: cannot import {module_name!r}: {error}") from error
+    maker = getattr(module, attribute, None)
+    if not callable(maker):
+        functions = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+        raise unknown("model", attribute, functions)
+    return maker
+
+
+def parse_shape(text: str) -> tuple[int, ...]:
+    """3x224x224 -> (3, 224, 224)"""
+    if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", text):
+        raise UserError(
+            f"input: {text!r} is not a shape; type channels x height x width: 3x224x224"
+        )
+    return tuple(int(size) for size in text.split("x"))
