@@ -54,7 +54,7 @@ class Memory(Cost):
         # [terms, layers]: which maps and weights are in memory while a layer runs.
         self._present = np.zeros((len(terms), len(blueprint.layers)))
         for position, layer in enumerate(blueprint.layers):
-            present = [layer.input, layer.output, *layer.skips, maps + position]
+            present = [*layer.maps, *layer.skips, maps + position]
             self._present[present, position] = bytes_per_element
 
     def _price(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:

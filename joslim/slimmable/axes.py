@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 
@@ -73,7 +75,9 @@ def resolve(axis: Axis) -> Axis:
         if segment.var is None or segment.var.bound is None:
             result.append(segment)
         else:
-            result += scale(resolve(segment.var.bound), segment.inner)
+            # Written back, so that chains of bindings are followed once.
+            segment.var.bound = resolve(segment.var.bound)
+            result += scale(segment.var.bound, segment.inner)
     return tuple(result)
 
 
@@ -83,7 +87,7 @@ def length(axis: Axis) -> int:
 
 def scale(axis: Axis, times: int) -> Axis:
     """Each entry becomes `times` neighbouring ones, as when (C, H, W) is flattened."""
-    return tuple(Segment(s.var, s.inner * times, s.why) for s in axis)
+    return axis if times == 1 else tuple(Segment(s.var, s.inner * times, s.why) for s in axis)
 
 
 def variables(axis: Axis) -> set[Var]:
@@ -105,11 +109,22 @@ def form(axis: Axis) -> tuple[int, dict[Var, int]]:
     return constant, coefficients
 
 
+def cuts_inside(axis: Axis, row: int) -> Iterator[tuple[Segment, list[int]]]:
+    """Where rows of this length begin inside each segment, counted from its start."""
+    start = 0
+    for segment in axis:
+        stop = start + segment.length
+        yield segment, [at - start for at in range(start - start % row + row, stop, row)]
+        start = stop
+
+
 class Algebra:
     """The operations that may bind Vars. Once `locked`, they raise `Locked` instead."""
 
     def __init__(self) -> None:
         self.locked = False
+        # Lengths that were divided into floats, by their value: see Tracer.recall.
+        self.shares: dict[int, int] = {}
 
     def bind(self, var: Var, axis: Axis, why: str) -> None:
         assert var.bound is None
@@ -124,7 +139,7 @@ class Algebra:
     def unify(self, a: Axis, b: Axis, why: str) -> None:
         """Make both axes the same, entry by entry."""
         if length(a) != length(b):
-            self.freeze(a + b, why)
+            self.freeze(a + b, f"sizes differ at {why}")
             return
         left, right = deque(resolve(a)), deque(resolve(b))
         while left and right:
@@ -136,10 +151,10 @@ class Algebra:
                 right.extendleft(reversed(now if q.length else ()))
                 left.appendleft(p)
             elif p.length > q.length:
-                left.extendleft(reversed(self._split(p, q.length, why)))
+                left.extendleft(reversed(self._split(p, [q.length], why)))
                 right.appendleft(q)
             elif p.length < q.length:
-                right.extendleft(reversed(self._split(q, p.length, why)))
+                right.extendleft(reversed(self._split(q, [p.length], why)))
                 left.appendleft(p)
             else:
                 self._join(p, q, why)
@@ -147,28 +162,34 @@ class Algebra:
     def cut(self, axis: Axis, at: int, why: str) -> tuple[Axis, Axis]:
         """The first `at` entries, and the rest."""
         first: list[Segment] = []
-        rest = deque(resolve(axis))
-        while at > 0:
-            segment = rest.popleft()
-            if segment.length > at:
-                rest.extendleft(reversed(self._split(segment, at, why)))
-                rest = deque(resolve(tuple(rest)))
-            else:
-                first.append(segment)
-                at -= segment.length
+        rest: list[Segment] = []
+        start = 0
+        for segment in resolve(axis):
+            stop = start + segment.length
+            pieces = self._split(segment, [at - start], why) if start < at < stop else (segment,)
+            for piece in pieces:
+                (first if start < at else rest).append(piece)
+                start += piece.length
         return resolve(tuple(first)), resolve(tuple(rest))
 
     def rows(self, axis: Axis, count: int, why: str) -> Axis:
         """(count x row) -> row: the axis read as equal rows, as a chunk or a view does."""
+        axis = resolve(axis)
         total = length(axis)
         if total % count:
-            self.freeze(axis, why)
+            self.freeze(axis, f"it does not divide evenly at {why}")
             return fixed(total // count, why)
-        first, rest = self.cut(axis, total // count, why)
-        for _ in range(count - 1):
-            row, rest = self.cut(rest, total // count, why)
-            self.unify(first, row, why)
-        return resolve(first)
+        if count == 1:
+            return axis
+        if not self._can_cut(axis, total // count) and all(s.inner % count == 0 for s in axis):
+            # No unit may be torn apart, but each has its share of every row: 3 entries of each of
+            # 5 units are 3 rows of 5. A child's rows then hold other channels than the full
+            # network's rows do, in the right number, and that is what runs.
+            return tuple(Segment(s.var, s.inner // count, s.why) for s in axis)
+        rows = self._cut_all(axis, total // count, why)
+        for row in rows[1:]:
+            self.unify(rows[0], row, why)
+        return resolve(rows[0])
 
     def quotient(self, axis: Axis, by: int, why: str) -> Axis:
         """(outer x by) -> outer: the inverse of `scale`."""
@@ -178,7 +199,7 @@ class Algebra:
                 segment = self._coarsen(segment, by, why)
             if segment.inner % by:
                 total = length(axis)
-                self.freeze(axis, why)
+                self.freeze(axis, f"it does not divide evenly at {why}")
                 return fixed(total // by, why)
             result.append(Segment(segment.var, segment.inner // by, segment.why))
         return tuple(result)
@@ -193,34 +214,58 @@ class Algebra:
                 result = resolve(result) * length(axis)
             else:
                 total = length(axis) * length(result)
-                self.freeze(axis + result, why)
+                self.freeze(axis + result, f"two slimmable axes are merged by {why}")
                 result = fixed(total, why)
         return result
 
-    def _split(self, segment: Segment, at: int, why: str) -> Axis:
+    def _can_cut(self, axis: Axis, row: int) -> bool:
+        """Whether rows of this length begin between units (once locked: between segments)."""
+        return not any(
+            segment.var and cuts and (self.locked or any(at % segment.inner for at in cuts))
+            for segment, cuts in cuts_inside(axis, row)
+        )
+
+    def _cut_all(self, axis: Axis, row: int, why: str) -> list[Axis]:
+        """Pieces of equal length. All cuts in a segment are made at once: they may be many."""
+        while torn := [(s, cuts) for s, cuts in cuts_inside(axis, row) if s.var and cuts]:
+            self._split(*torn[0], why)
+            axis = resolve(axis)
+        rows: list[Axis] = []
+        for segment, cuts in cuts_inside(axis, row):
+            for piece in self._split(segment, cuts, why) if cuts else (segment,):
+                if rows and length(rows[-1]) < row:
+                    rows[-1] += (piece,)
+                else:
+                    rows.append((piece,))
+        return rows
+
+    def _split(self, segment: Segment, cuts: list[int], why: str) -> Axis:
+        """The segment in several: cut after so many entries."""
+        sizes = [stop - start for start, stop in pairwise([0, *cuts, segment.length])]
+        if segment.var is not None and any(cut % segment.inner for cut in cuts):
+            self.freeze((segment,), f"it does not divide evenly at {why}")
+            segment = Segment(None, segment.length, why)
         if segment.var is None:
-            return fixed(at, segment.why) + fixed(segment.inner - at, segment.why)
-        if at % segment.inner:
-            self.freeze((segment,), why)
-            return self._split(Segment(None, segment.length, why), at, why)
-        units = at // segment.inner
-        halves = (Segment(Var(units), 1), Segment(Var(segment.var.units - units), 1))
-        self.bind(segment.var, halves, why)
-        return scale(halves, segment.inner)
+            return tuple(Segment(None, size, segment.why) for size in sizes)
+        pieces = tuple(s for size in sizes for s in fresh(size // segment.inner))
+        self.bind(segment.var, pieces, why)
+        return scale(pieces, segment.inner)
 
     def _join(self, p: Segment, q: Segment, why: str) -> None:
         """Two segments of equal length."""
         if p.var is q.var:
             if p.inner != q.inner:
-                self.freeze((p,), why)
+                self.freeze((p,), f"it meets itself at {why}")
         elif p.var is None:
-            self.freeze((q,), p.why or why)
+            self.freeze((q,), p.why or f"it meets a fixed size at {why}")
         elif q.var is None:
-            self.freeze((p,), q.why or why)
+            self.freeze((p,), q.why or f"it meets a fixed size at {why}")
         elif p.inner % q.inner == 0:
             self.bind(q.var, (Segment(p.var, p.inner // q.inner),), why)
+        elif q.inner % p.inner == 0:
+            self._join(q, p, why)
         else:
-            self.bind(p.var, (Segment(self._coarsen(q, p.inner, why).var, _common(p, q)),), why)
+            self._join(p, self._coarsen(q, p.inner, why), why)
 
     def _coarsen(self, segment: Segment, by: int, why: str) -> Segment:
         """The segment in units so large that `by` divides the entries of each, or frozen."""
@@ -229,13 +274,8 @@ class Algebra:
         if times == 1:
             return segment
         if segment.var.units % times:
-            self.freeze((segment,), why)
+            self.freeze((segment,), f"it does not divide evenly at {why}")
             return Segment(None, segment.length, why)
-        coarse = Var(segment.var.units // times)
-        self.bind(segment.var, (Segment(coarse, times),), why)
-        return Segment(coarse, segment.inner * times)
-
-
-def _common(p: Segment, q: Segment) -> int:
-    """Units of p's Var in one unit of the coarse Var that p and q share."""
-    return math.lcm(p.inner, q.inner) // p.inner
+        (coarse,) = fresh(segment.var.units // times)
+        self.bind(segment.var, scale((coarse,), times), why)
+        return Segment(coarse.var, coarse.inner * segment.inner * times)

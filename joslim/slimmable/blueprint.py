@@ -69,8 +69,8 @@ class Term:
 class Layer:
     """A multiplication in the network: a conv, a linear layer, a matrix product.
 
-    `input`, `output` and `skips` are positions in `Blueprint.maps`; the skips are the other maps
-    that are still read after this layer.
+    `maps` (its input and its output) and `skips` are positions in `Blueprint.maps`; the skips are
+    the other maps that are still read after this layer.
     """
 
     name: str
@@ -79,8 +79,7 @@ class Layer:
     weights: Term
     kernel: tuple[int, ...]
     resolution: tuple[int, ...]
-    input: int
-    output: int
+    maps: tuple[int, ...]
     skips: tuple[int, ...]
 
 

@@ -7,7 +7,7 @@ running the network; parameters of modules that are not listed here start with u
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,12 @@ class Declaration:
     tensors: dict[str, Axes] = field(default_factory=dict)
     attributes: dict[str, Axis | Axes] = field(default_factory=dict)
 
+    def axes(self) -> Iterator[Axis]:
+        for axes in self.tensors.values():
+            yield from axes
+        for axis in self.attributes.values():
+            yield from axis if isinstance(axis, list) else [axis]
+
 
 def declare(module: nn.Module, whole_groups: bool) -> Declaration:
     """`whole_groups`: slim a grouped layer by dropping groups, not channels in each of them."""
@@ -35,9 +41,12 @@ def declare(module: nn.Module, whole_groups: bool) -> Declaration:
         if applies(module):
             declaration = describe(module, whole_groups)
             break
-    for name, tensor in own_tensors(module).items():
-        if name not in declaration.tensors or not fits(declaration.tensors[name], tensor):
-            declaration.tensors[name] = [fresh(size) for size in tensor.shape]
+    declaration.tensors = {
+        name: axes
+        if (axes := declaration.tensors.get(name)) and fits(axes, tensor)
+        else [fresh(size) for size in tensor.shape]
+        for name, tensor in own_tensors(module).items()
+    }
     return declaration
 
 

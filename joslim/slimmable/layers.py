@@ -95,18 +95,19 @@ def layer_state(
     sizes = [layout.full if units is None else layout.size(units) for layout in layouts]
     index: dict[int, Tensor] = {}
     if units is not None:
-        device = next(
-            t.device
-            for t in (*module._parameters.values(), *module._buffers.values())
-            if t is not None
-        )
         for i, layout in enumerate(layouts):
             if len(runs := layout.runs(units)) > 1:
-                index[i] = torch.cat([torch.arange(*run) for run in runs]).to(device)
+                positions = torch.cat([torch.arange(*run) for run in runs])
+                index[i] = positions.to(device_of(module))
     whole = all(size == layout.full for size, layout in zip(sizes, layouts))
     state: dict[str, Any] = {f"{PREFIX}size{i}": size for i, size in enumerate(sizes)}
     state |= {PREFIX + "whole": whole, PREFIX + "index": index}
     return state | attributes(plan, units)
+
+
+def device_of(module: nn.Module) -> torch.device:
+    tensors = (*module._parameters.values(), *module._buffers.values())
+    return next(tensor.device for tensor in tensors if tensor is not None)
 
 
 def attributes(plan: LayerPlan, units: tuple[int, ...] | None) -> dict[str, Any]:

@@ -85,7 +85,9 @@ class Length(int):
             return Length.of(self.algebra, self.whole, minus=other.whole)
         return int(self) - other
 
-    def __mul__(self, other: Any) -> int:
+    def __mul__(self, other: Any) -> Any:
+        if isinstance(other, float) and other > 0 and (1 / other).is_integer():
+            return self / int(1 / other)
         if type(other) is not int or not self.plain or other < 1:
             return int(self) * int(other) if isinstance(other, Length) else int(self) * other
         if self.over % other == 0:
@@ -98,6 +100,11 @@ class Length(int):
         if type(other) is not int or not self.plain or other < 1 or int(self) % other:
             return int(self) // int(other)
         return Length.of(self.algebra, self.whole, over=self.over * other)
+
+    def __truediv__(self, other: Any) -> float:
+        if type(other) is int and other > 0 and int(self) % other == 0:
+            self.algebra.shares[int(self) // other] = self // other
+        return int(self) / other
 
     def __mod__(self, other: Any) -> int:
         if type(other) is int and other > 0 and self.plain and int(self) % other == 0:

@@ -12,7 +12,7 @@ from torch import nn
 from joslim.errors import UserError, unknown
 from joslim.slimmable.axes import Algebra, Axis, Var, fixed, form, is_fixed, length, resolve
 from joslim.slimmable.blueprint import Blueprint, Layer, Layout, Stretch, Term
-from joslim.slimmable.declare import Declaration
+from joslim.slimmable.declare import Declaration, own_tensors
 from joslim.slimmable.tracing import Node, Op, Produced, Tracer
 from joslim.widths import Dim, Knob, Widths, WidthSpace
 
@@ -79,10 +79,9 @@ def freeze_unused(
     """Channels that no layer which ran produces have nobody to decide about them."""
     made = {var for tracer in tracers for p in tracer.produced for var in form(p.axis)[1]}
     for declaration in declared.values():
-        for axes in declaration.tensors.values():
-            for axis in axes:
-                for var in set(form(axis)[1]) - made:
-                    algebra.bind(var, fixed(var.units, "no layer that ran makes it"), "")
+        for axis in declaration.axes():
+            for var in set(form(axis)[1]) - made:
+                algebra.bind(var, fixed(var.units, "no layer that ran makes it"), "")
 
 
 def freeze_kept(produced: list[Produced], keep: Sequence[str], algebra: Algebra) -> None:
@@ -195,8 +194,8 @@ def frozen_layers(produced: list[Produced]) -> list[Frozen]:
     for p in produced:
         axis = resolve(p.axis)
         if is_fixed(axis) and p.module not in found:
-            whys = dict.fromkeys(s.why for s in axis if s.why) or {"it has a single channel": None}
-            found[p.module] = Frozen(p.module, length(axis), "; ".join(whys))
+            why = next((s.why for s in axis if s.why), "it has a single channel")
+            found[p.module] = Frozen(p.module, length(axis), why)
     return list(found.values())
 
 
@@ -236,7 +235,9 @@ def layer_plan(declaration: Declaration, layouts: Layouts) -> LayerPlan | None:
             attributes[name] = tuple(layouts.of(a) for a in axis)
         else:
             attributes[name] = layouts.of(axis)
-    return LayerPlan(tensors, attributes) if tensors else None
+    if not any(not is_fixed(axis) for axis in declaration.axes()):
+        return None
+    return LayerPlan(tensors, attributes)
 
 
 def draw_blueprint(
@@ -260,20 +261,18 @@ def draw_blueprint(
                     weights=layouts.term(weight) if m.weight else Term(0),
                     kernel=tuple(length(axis) for axis in weight[2:]),
                     resolution=tuple(length(axis) for axis in out[2:]),
-                    input=memory.of(next(node for node in op.reads if not node.constant)),
-                    output=memory.of(op.writes[0]),
+                    maps=memory.of(op),
                     skips=memory.alive_beside(time),
                 )
             )
-    parameters = []
-    seen: set[int] = set()
-    for module in model.modules():
-        for name, parameter in module._parameters.items():
-            if parameter is not None and id(parameter) not in seen:
-                seen.add(id(parameter))
-                parameters.append(layouts.term(declared[module].tensors[name]))
+    # Parameters inside compiled modules are never cut; shared ones count once.
+    parameters = {id(p): Term(p.numel()) for p in model.parameters()}
+    for module, declaration in declared.items():
+        for name, tensor in own_tensors(module).items():
+            if id(tensor) in parameters:
+                parameters[id(tensor)] = layouts.term(declaration.tensors[name])
     maps = tuple(layouts.term(node.axes) for node in memory.maps)
-    return Blueprint(space, tuple(layers), maps, tuple(parameters))
+    return Blueprint(space, tuple(layers), maps, tuple(parameters.values()))
 
 
 class Maps:
@@ -301,13 +300,14 @@ class Maps:
             for node in op.writes:
                 self._place(node, op, time)
 
-    def of(self, node: Node) -> int:
-        return self._map_of[node.number]
+    def of(self, op: Op) -> tuple[int, ...]:
+        """What the operation itself reads and writes: its first input that is a map, its output."""
+        reads = [node for node in op.reads if not node.constant][:1]
+        return tuple(self._map_of[node.number] for node in reads + op.writes[:1])
 
     def alive_beside(self, time: int) -> tuple[int, ...]:
         """The maps made before this time and read after it, the operation's own ones apart."""
-        op = self.ops[time]
-        own = {self._map_of[n.number] for n in op.reads[:1] + op.writes if not n.constant}
+        own = self.of(self.ops[time])
         return tuple(
             m
             for m, (made, last) in enumerate(zip(self._made, self._needed_until))

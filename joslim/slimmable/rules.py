@@ -115,6 +115,18 @@ def same_shape(t: Tracer, result: Any, input: Tensor, *_: Any, **__: Any) -> Axe
     return t.axes(input)
 
 
+@rule("compiled", reuses="in place")
+def compiled(t: Tracer, result: Any, *args: Any, **kwargs: Any) -> Axes:
+    """TorchScript is mostly activations: what keeps the shape is taken for one.
+
+    That is a guess; the trial children would expose a wrong one.
+    """
+    inputs = [a for a in args if isinstance(a, Tensor)]
+    if len(inputs) != 1 or not isinstance(result, Tensor) or result.shape != inputs[0].shape:
+        raise NoRule
+    return t.axes(inputs[0])
+
+
 @rule("prelu", reuses="in place")
 def prelu(t: Tracer, result: Tensor, input: Tensor, weight: Tensor) -> Axes:
     axes, slope = t.axes(input), t.axes(weight)[0]
@@ -151,7 +163,7 @@ def conv(
         t.unify(batched[-1], scale(groups.axis(t.why), length(per_group)))
         t.unify(out, scale(groups.axis(t.why), length(out) // groups))
     else:
-        t.unify(batched[-1], per_group * groups)
+        t.unify(t.rows(batched[-1], groups), per_group)
         t.rows(out, groups)
     if bias is not None:
         t.unify(out, t.axes(bias)[0])
@@ -318,13 +330,19 @@ def layer_norm(
     *(f"adaptive_{kind}_pool{n}d" for kind in ("max", "avg") for n in (1, 2, 3)),
     *(f"max_pool{n}d_with_indices" for n in (1, 2, 3)),
     *("interpolate", "upsample", "upsample_nearest", "upsample_bilinear", "grid_sample"),
-    *("max_unpool1d", "max_unpool2d", "max_unpool3d"),
 )
 def spatial(t: Tracer, result: Any, input: Tensor, *_: Any, **__: Any) -> Axes:
     """Two leading axes stay, whatever happens to the rest."""
     axes = t.axes(input)
     shape = (result[0] if isinstance(result, tuple) else result).shape
     return [*axes[:2], *t.unslimmable(axes[2:], shape[2:])]
+
+
+@rule("max_unpool1d", "max_unpool2d", "max_unpool3d")
+def unpool(t: Tracer, result: Tensor, input: Tensor, indices: Tensor, *_: Any, **__: Any) -> Axes:
+    for a, b in zip(t.axes(input), t.axes(indices)):
+        t.unify(a, b)
+    return spatial(t, result, input)
 
 
 @rule("pixel_shuffle")
@@ -484,8 +502,17 @@ def regroup(t: Tracer, axes: Axes, wanted: list[int], shape: list[int]) -> Axes:
             else:
                 target *= shape[position]
                 position += 1
+        # A single channel makes an axis of length one, which belongs to what it was split from.
+        while position < len(shape) and shape[position] == 1 and is_length(wanted[position]):
+            position += 1
+        while old and length(old[0]) == 1 and not is_fixed(old[0]):
+            group.append(old.pop(0))
         result += factored(t, t.merge(group), wanted[start:position], shape[start:position])
     return result
+
+
+def is_length(size: int) -> bool:
+    return isinstance(size, Length)
 
 
 def factored(t: Tracer, axis: Axis, wanted: list[int], shape: list[int]) -> Axes:
@@ -494,6 +521,7 @@ def factored(t: Tracer, axis: Axis, wanted: list[int], shape: list[int]) -> Axes
         return []
     if is_fixed(axis):
         return [fixed(size) for size in shape]
+    wanted = [t.recall(size) for size in wanted]
     if len(shape) == 1:
         if int(wanted[0]) != -1:
             t.follows(axis, wanted[0])

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map
 from joslim.errors import UserError
 from joslim.slimmable.axes import Algebra, Locked, Segment, is_fixed, variables
 from joslim.slimmable.cutting import cut_out
-from joslim.slimmable.declare import Declaration, declare, own_tensors
+from joslim.slimmable.declare import Declaration, declare
 from joslim.slimmable.net import RESERVED, SlimmableNet, make_slimmable
 from joslim.slimmable.planning import (
     DEFAULT_LOW,
@@ -139,7 +139,7 @@ class Analysis:
         self.declared = {
             module: declare(module, whole_groups(module))
             for module in self.model.modules()
-            if own_tensors(module) or hasattr(module, "num_groups")
+            if not isinstance(module, torch.jit.ScriptModule)
         }
         self.tracers: list[Tracer] = []
         for training in (False, True):

@@ -19,7 +19,17 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakIdKeyDictionary
 
 from joslim.slimmable import rules
-from joslim.slimmable.axes import Algebra, Axis, Locked, Var, fixed, length, resolve, variables
+from joslim.slimmable.axes import (
+    Algebra,
+    Axis,
+    Locked,
+    Var,
+    fixed,
+    is_fixed,
+    length,
+    resolve,
+    variables,
+)
 from joslim.slimmable.declare import Declaration, own_tensors
 from joslim.slimmable.lengths import Length
 
@@ -125,10 +135,20 @@ class Tracer(TorchFunctionMode):
 
     def follows(self, axis: Axis, size: int) -> None:
         """The axis has this size at every width: a literal one freezes it."""
+        if is_fixed(axis):
+            return
+        size = self.recall(size)
         if not isinstance(size, Length) or not size.plain:
             self.algebra.freeze(axis, f"a literal size of {int(size)} in {self.why}")
         elif not size.counts(axis):
             self.unify(axis, size.axis(self.why))
+
+    def recall(self, size: int) -> int:
+        """A plain integer may be int(c / 2), of which no trace is left but the value of c / 2.
+
+        Taking it for a Length is a guess; the trial children would expose a wrong one.
+        """
+        return self.algebra.shares.get(size, size) if type(size) is int else size
 
     def unslimmable(self, axes: Axes, sizes: Sequence[int]) -> Axes:
         """Axes that an operation shortens or lengthens by its own arithmetic."""
@@ -206,6 +226,7 @@ class Tracer(TorchFunctionMode):
         for tensor in tensors_in((args, kwargs)):
             for axis in self.node(tensor).axes:
                 touched |= variables(axis)
+        touched = touched or self.last_variables()
         return OpFailed(touched, f"{self.why} fails at smaller widths ({first_line(error)})")
 
     def _measured(self, tensor: Tensor, result: Any, dim: int | None = None) -> Any:
@@ -231,6 +252,12 @@ class Tracer(TorchFunctionMode):
         except (rules.NoRule, IndexError, ValueError):
             self._give_up(outputs, inputs)
         self.ops.append(self._current)
+
+    def see_compiled(self, args: Any, kwargs: Any, result: Any) -> None:
+        """Compiled code ran, of which nothing was seen: it has a rule like any operation."""
+        self.op, self.why = "compiled", f"compiled code in {self.stack[-1] or 'forward'}"
+        with torch._C.DisableTorchFunction():
+            self._visit(args, kwargs, result)
 
     def _write(self, outputs: list[Tensor], inputs: list[Tensor], answer: Any) -> None:
         each = answer if isinstance(answer, tuple) else (answer,) * len(outputs)
@@ -310,6 +337,8 @@ def announced(model: nn.Module, stack: list[str]) -> Iterator[None]:
     """Keep the names of the modules that are running, the innermost last."""
     handles = []
     for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            continue
 
         def enter(module: nn.Module, args: Any, name: str = name) -> None:
             stack.append(name)
@@ -324,6 +353,29 @@ def announced(model: nn.Module, stack: list[str]) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+@contextmanager
+def compiled_code_seen(tracer: Tracer) -> Iterator[None]:
+    """Calls of TorchScript functions and methods do not reach a TorchFunctionMode by themselves."""
+    kinds: tuple[Any, ...] = (torch._C.ScriptFunction, torch._C.ScriptMethod)
+    originals = [kind.__call__ for kind in kinds]
+
+    def watched(original: Any) -> Any:
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(self, *args, **kwargs)
+            tracer.see_compiled(args, kwargs, result)
+            return result
+
+        return call
+
+    for kind, original in zip(kinds, originals):
+        kind.__call__ = watched(original)
+    try:
+        yield
+    finally:
+        for kind, original in zip(kinds, originals):
+            kind.__call__ = original
 
 
 @contextmanager
@@ -387,7 +439,13 @@ def trace(
             tracer.remember_constant(tensor, declaration.tensors[name], names[module])
     attributes = measured_attributes(declared, algebra)
     try:
-        with undisturbed(model, training), announced(model, tracer.stack), attributes, tracer:
+        with (
+            undisturbed(model, training),
+            compiled_code_seen(tracer),
+            announced(model, tracer.stack),
+            attributes,
+            tracer,
+        ):
             output = model(*inputs)
     except Locked:
         raise

@@ -1,0 +1,97 @@
+"""What slimmability costs at run time: forward and backward, ratios in one interleaved run.
+
+Targets: the slimmable network at full width at most 3% slower than the original module; a child
+run in place at most 10% slower than the same child cut out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import gc
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import torch
+from reporting import at_most, report
+from torch import nn
+
+import joslim
+
+CASES = {"resnet20": (3, 32, 32), "mobilenet_v2": (3, 64, 64)}
+CHILD = 0.5
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=40)
+    options = parser.parse_args()
+    rows: list[dict[str, object]] = []
+    figures = {}
+    for name, shape in CASES.items():
+        torch.manual_seed(0)
+        images = torch.randn(options.batch, *shape)
+        original = joslim.models.MODELS[name]()
+        net = joslim.slim(copy.deepcopy(original), images)
+        half = net.space.uniform(CHILD)
+        child = net.child(half)
+        runs = {
+            "original": stepper(original, images),
+            "full width": stepper(net, images),
+            "cut out": stepper(child, images),
+            "in place": stepper(net, images, half),
+        }
+        times = interleaved(runs, options.rounds)
+        full = ratio(times["full width"], times["original"])
+        sliced = ratio(times["in place"], times["cut out"])
+        for label, values in times.items():
+            rows.append(
+                {
+                    "network": name,
+                    "run": label,
+                    "median ms": 1000 * statistics.median(values),
+                    "deviation ms": 1000 * statistics.stdev(values),
+                }
+            )
+        figures[f"{name}_full_over_original"] = at_most(full, 1.03)
+        figures[f"{name}_sliced_over_cut_out"] = at_most(sliced, 1.10)
+    title = f"forward + backward, batch {options.batch}, {options.rounds} interleaved rounds"
+    report(title, rows, figures)
+
+
+def stepper(
+    model: nn.Module, images: torch.Tensor, widths: joslim.Widths | None = None
+) -> Callable[[], None]:
+    def step() -> None:
+        model.zero_grad(set_to_none=True)
+        with model.at(widths) if widths is not None else nullcontext():  # type: ignore[operator]
+            model(images).square().mean().backward()
+
+    model.train()
+    return step
+
+
+def interleaved(runs: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each run in each round; the first three rounds warm up."""
+    times: dict[str, list[float]] = {label: [] for label in runs}
+    gc.disable()
+    for turn in range(rounds + 3):
+        for label, run in runs.items():
+            start = time.perf_counter()
+            run()
+            if turn >= 3:
+                times[label].append(time.perf_counter() - start)
+    gc.enable()
+    return times
+
+
+def ratio(slow: list[float], fast: list[float]) -> float:
+    """The median of the ratios of neighbouring runs: drift of the machine cancels."""
+    return statistics.median(a / b for a, b in zip(slow, fast))
+
+
+if __name__ == "__main__":
+    main()
