@@ -8,7 +8,9 @@ from rich.console import Console
 from rich.table import Table
 
 
-def report(title: str, rows: list[dict[str, object]], figures: dict[str, dict[str, object]]) -> None:
+def report(
+    title: str, rows: list[dict[str, object]], figures: dict[str, dict[str, object]]
+) -> None:
     """figures: {name: {"value": ..., "target": ..., "ok": bool}}."""
     table = Table(title=title, title_justify="left")
     for column in rows[0]:

@@ -120,12 +120,12 @@ class WidthSpace:
 
     def counts(self, multipliers: ArrayLike) -> NDArray[np.int64]:
         """[n, knobs] multipliers -> [n, dims] channel counts."""
-        matrix = self._checked(np.atleast_2d(np.asarray(multipliers, dtype=np.float64)))
+        matrix = self._checked(np.atleast_2d(as_numbers(multipliers)))
         full, grain, least = self._dim_table
         matrix = np.clip(matrix, self.low, 1.0)[:, self._driver]
-        counts = np.floor(matrix * (full / grain) + ROUNDING).astype(np.int64) * grain
+        counts = np.floor((matrix + ROUNDING) * (full / grain)).astype(np.int64) * grain
         counts = np.clip(counts, least, full)
-        return np.where(matrix >= 1.0, full, counts)
+        return np.where(matrix >= 1.0 - ROUNDING, full, counts)
 
     def multipliers(self, counts: NDArray[np.int64]) -> NDArray[np.float64]:
         """[n, dims] counts -> [n, knobs]: the smallest multipliers that give these counts."""
@@ -140,7 +140,7 @@ class WidthSpace:
 
     def at(self, multipliers: Sequence[float] | NDArray[np.float64]) -> Widths:
         """The child at these multipliers, one for each knob."""
-        return self._widths(self.counts(np.asarray(multipliers, dtype=np.float64)[None])[0])
+        return self._widths(self.counts(as_numbers(multipliers)[None])[0])
 
     def of_counts(self, counts: Sequence[int]) -> Widths:
         """The child with these channel counts, one for each Dim."""
@@ -148,6 +148,8 @@ class WidthSpace:
             raise UserError(
                 f"widths: {len(counts)} counts given, this network has {len(self.dims)}"
             )
+        if not all(isinstance(count, (int, np.integer)) for count in counts):
+            raise UserError(f"widths: {list(counts)} are not whole numbers of channels")
         child = self._widths(np.array(counts, dtype=np.int64))
         if self.at(child.multipliers) != child:
             raise UserError(f"widths: {list(counts)} is not a child of this network")
@@ -155,7 +157,7 @@ class WidthSpace:
 
     def uniform(self, multiplier: float) -> Widths:
         """One multiplier for all knobs, each kept at or above its own low."""
-        if not 0 < multiplier <= 1:
+        if not 0 < float(as_numbers(multiplier)) <= 1:
             raise UserError(f"multiplier: {multiplier} is outside (0, 1]")
         return self.at(np.maximum(self.low, multiplier))
 
@@ -187,3 +189,10 @@ class WidthSpace:
                 f"is outside [{knob.low}, 1]"
             )
         return matrix
+
+
+def as_numbers(values: ArrayLike) -> NDArray[np.float64]:
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"widths: {values!r} are not numbers; type multipliers: 0.5") from error

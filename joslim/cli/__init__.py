@@ -31,7 +31,8 @@ def root(
 ) -> None:
     if version:
         typer.echo(f"joslim {__version__}")
-    elif context.invoked_subcommand is None:
+        raise typer.Exit
+    if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from joslim.errors import UserError, unknown
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 
 def load_model(name: str) -> nn.Module:
@@ -29,7 +29,7 @@ def load_model(name: str) -> nn.Module:
         raise UserError(f"{error}; or your own as package.module:function")
     try:
         model = maker()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"model: {name}() failed: {type(error).__name__}: {error}") from error
     if not isinstance(model, nn.Module):
         kind = type(model).__name__
@@ -44,13 +44,24 @@ def imported(name: str) -> Any:
         sys.path.insert(0, here)
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:
-        raise UserError(f"model: cannot import {module_name!r}: {error}") from error
+    except (Exception, SystemExit) as error:
+        kind = type(error).__name__
+        raise UserError(f"model: cannot import {module_name!r}: {kind}: {error}") from error
     maker = getattr(module, attribute, None)
     if not callable(maker):
         functions = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
         raise unknown("model", attribute, functions)
     return maker
+
+
+def blank_input(shape: tuple[int, ...]) -> Tensor:
+    """One input of this shape."""
+    import torch
+
+    try:
+        return torch.zeros(1, *shape)
+    except RuntimeError as error:
+        raise UserError(f"input: {'x'.join(map(str, shape))} does not fit into memory") from error
 
 
 def parse_shape(text: str) -> tuple[int, ...]:

@@ -25,17 +25,15 @@ def profile(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show the knobs of a network, what is frozen and why, and what its sizes cost."""
-    from joslim.cli.loading import load_model, parse_shape
+    from joslim.cli.loading import blank_input, load_model, parse_shape
 
-    given = parse_shape(shape) if shape else None
+    given = parse_shape(shape) if shape is not None else None
     network = load_model(model)
     sizes = given or tuple(getattr(network, "slim_defaults", {}).get("input", (3, 224, 224)))
 
-    import torch
-
     from joslim.slimmable import slim
 
-    net = slim(network, torch.zeros(1, *sizes), low=low)
+    net = slim(network, blank_input(sizes), low=low)
     facts = {"model": model, "input": list(sizes), **described(net)}
     if as_json:
         typer.echo(json.dumps(facts, indent=2))

@@ -31,7 +31,9 @@ def cost(which: str | Callable[[Widths], float], net: SlimmableNet, **options: A
     if not isinstance(net, SlimmableNet):
         raise UserError(f"net: {type(net).__name__} is not slimmable; type joslim.slim(...) first")
     if callable(which):
+        if options:
+            raise UserError(f"cost: a function takes no options, {', '.join(options)} given")
         return FunctionCost(which, net)
-    if which not in COSTS:
+    if not isinstance(which, str) or which not in COSTS:
         raise unknown("cost", str(which), COSTS)
     return COSTS[which](which, net, **options)

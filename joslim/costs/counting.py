@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from joslim.costs.base import Cost
 from joslim.costs.pricing import Pricer
+from joslim.errors import UserError
 from joslim.slimmable.net import SlimmableNet
 
 
@@ -47,6 +48,8 @@ class Memory(Cost):
 
     def __init__(self, name: str, net: SlimmableNet, bytes_per_element: int = 4) -> None:
         super().__init__(name, net)
+        if bytes_per_element < 1:
+            raise UserError(f"bytes_per_element: {bytes_per_element} is below 1; type 4, 2 or 1")
         blueprint = net.blueprint
         maps = len(blueprint.maps)
         terms = [*blueprint.maps, *(layer.weights for layer in blueprint.layers)]

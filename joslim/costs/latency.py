@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from joslim.costs.base import Cost
+from joslim.errors import UserError
 from joslim.slimmable.cutting import cut_out
 from joslim.slimmable.net import SlimmableNet
 
@@ -20,12 +22,14 @@ WARM_UP = 3
 
 
 class Latency(Cost):
-    """Median milliseconds of a forward pass on the network's example input, on its device."""
+    """Median milliseconds of a forward pass on one sample of the example input, on its device."""
 
     unit = "ms"
 
     def __init__(self, name: str, net: SlimmableNet, repeats: int = 15) -> None:
         super().__init__(name, net)
+        if repeats < 1:
+            raise UserError(f"repeats: {repeats} is below 1; type 15")
         self.net = net
         self.repeats = repeats
         self._known: dict[tuple[int, ...], float] = {}
@@ -43,8 +47,9 @@ class Latency(Cost):
 
 
 def time_forward(model: nn.Module, inputs: tuple[Any, ...], repeats: int) -> float:
-    """Median milliseconds of `model(*inputs)` without gradients."""
+    """Median milliseconds of `model(*inputs)` without gradients, on the model's device."""
     device = next(model.parameters()).device
+    inputs = tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, inputs)
     finish: Callable[[], Any] = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     times = []
     with torch.inference_mode():

@@ -31,6 +31,7 @@ class NetState:
     plans: dict[str, LayerPlan]
     frozen: list[Frozen]
     active: Widths
+    # One sample: what costs are counted for.
     example: tuple[Any, ...]
     layers: list[tuple[nn.Module, LayerPlan]]
     norms: dict[str, nn.Module]

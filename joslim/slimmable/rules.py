@@ -470,15 +470,20 @@ def reshape(t: Tracer, result: Tensor, input: Tensor, *sizes: Any, shape: Any = 
 
 
 @rule("flatten", reuses="view")
-def flatten(t: Tracer, result: Tensor, input: Tensor, *_: Any, **__: Any) -> Axes:
-    return regroup(t, t.axes(input), [-1] * result.dim(), list(result.shape))
+def flatten(
+    t: Tracer, result: Tensor, input: Tensor, start_dim: int = 0, end_dim: int = -1
+) -> Axes:
+    axes = t.axes(input)
+    start, stop = start_dim % len(axes), end_dim % len(axes) + 1
+    return [*axes[:start], t.merge(axes[start:stop]), *axes[stop:]]
 
 
 @rule("unflatten", reuses="view")
 def unflatten(t: Tracer, result: Tensor, input: Tensor, dim: int, sizes: Sequence[int]) -> Axes:
-    dim %= input.dim()
-    after = input.dim() - dim - 1
-    return regroup(t, t.axes(input), [-1] * dim + list(sizes) + [-1] * after, list(result.shape))
+    axes = t.axes(input)
+    dim %= len(axes)
+    shape = list(result.shape[dim : dim + len(sizes)])
+    return [*axes[:dim], *factored(t, axes[dim], list(sizes), shape), *axes[dim + 1 :]]
 
 
 @rule("view_as", "reshape_as", reuses="view")
@@ -502,10 +507,11 @@ def regroup(t: Tracer, axes: Axes, wanted: list[int], shape: list[int]) -> Axes:
             else:
                 target *= shape[position]
                 position += 1
-        # A single channel makes an axis of length one, which belongs to what it was split from.
+        # A single channel makes an axis of length one, which belongs to what it is split from.
         while position < len(shape) and shape[position] == 1 and is_length(wanted[position]):
             position += 1
-        while old and length(old[0]) == 1 and not is_fixed(old[0]):
+        follows = is_length(wanted[position - 1]) or int(wanted[position - 1]) == -1
+        while size > 1 and follows and old and length(old[0]) == 1 and not is_fixed(old[0]):
             group.append(old.pop(0))
         result += factored(t, t.merge(group), wanted[start:position], shape[start:position])
     return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -64,7 +65,7 @@ def slim(
     check_fits(model, inputs)
     analysis = Analysis(model, first_sample(model, inputs), options)
     plan = analysis.settled_plan()
-    net = make_slimmable(model, plan, inputs)
+    net = make_slimmable(model, plan, analysis.inputs)
     check_children(net, analysis.inputs)
     return net
 
@@ -148,6 +149,11 @@ class Analysis:
             except OpFailed as error:
                 if not training:
                     raise UserError(f"model: tracing failed: {error.why}") from error
+                warnings.warn(
+                    f"{type(self.model).__name__} does not run in train mode on its example "
+                    f"({error.why}): what runs only in training was not seen",
+                    stacklevel=4,
+                )
                 continue
             self.tracers.append(tracer)
 

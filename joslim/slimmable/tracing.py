@@ -227,7 +227,7 @@ class Tracer(TorchFunctionMode):
             for axis in self.node(tensor).axes:
                 touched |= variables(axis)
         touched = touched or self.last_variables()
-        return OpFailed(touched, f"{self.why} fails at smaller widths ({first_line(error)})")
+        return OpFailed(touched, f"{self.why} fails ({first_line(error)})")
 
     def _measured(self, tensor: Tensor, result: Any, dim: int | None = None) -> Any:
         axes = self.axes(tensor)
@@ -436,7 +436,8 @@ def trace(
     names = {module: name for name, module in model.named_modules()}
     for module, declaration in declared.items():
         for name, tensor in own_tensors(module).items():
-            tracer.remember_constant(tensor, declaration.tensors[name], names[module])
+            owner = names[module] or name
+            tracer.remember_constant(tensor, declaration.tensors[name], owner)
     attributes = measured_attributes(declared, algebra)
     try:
         with (

@@ -1,0 +1,109 @@
+"""The program itself: help, version, exit codes, and a quick answer."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import joslim as package
+from joslim import cli
+
+Run = Callable[..., Any]
+
+
+def test_help_from_the_shell(shell: Run, tmp_path: Path) -> None:
+    result = shell("-m", "joslim", "--help")
+    assert result.returncode == 0
+    assert "profile" in result.stdout
+    assert not result.stderr
+
+
+def test_help_does_not_import_torch(shell: Run) -> None:
+    result = shell("-X", "importtime", "-m", "joslim", "--help")
+    imported = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
+    assert "joslim.cli" in imported
+    assert not {name for name in imported if name.split(".")[0] in ("torch", "numpy")}
+
+
+@pytest.mark.parametrize("module", ["joslim", "joslim.cli", "joslim.cli.loading", "joslim.errors"])
+def test_these_do_not_import_torch(module: str, shell: Run) -> None:
+    check = f"import sys, {module}; sys.exit('torch' in sys.modules)"
+    assert shell("-c", check).returncode == 0
+
+
+def test_version(shell: Run, joslim: Run) -> None:
+    result = joslim("--version")
+    assert (result.returncode, result.stdout) == (0, f"joslim {package.__version__}\n")
+    assert shell("-m", "joslim", "--version").stdout == result.stdout
+
+
+def test_without_arguments_it_helps(joslim: Run) -> None:
+    result = joslim()
+    assert result.returncode == 0
+    assert "Usage" in result.stdout
+    assert "profile" in result.stdout
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("profile", "--help")])
+def test_help_of_every_command(arguments: tuple[str, ...], joslim: Run) -> None:
+    result = joslim(*arguments)
+    assert result.returncode == 0
+    assert "Usage" in result.stdout
+    assert not result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["profil"], "'profil'"),
+        (["--nope"], "--nope"),
+        (["profile"], "'model'"),
+        (["profile", "resnet8", "--nope"], "--nope"),
+        (["profile", "resnet8", "more"], "more"),
+        (["profile", "resnet8", "--low"], "--low"),
+        (["profile", "resnet8", "--low", "half"], "--low"),
+        (["profile", "resnet8", "--input"], "--input"),
+        (["profile", "resnet8", "--json=yes"], "--json"),
+    ],
+)
+def test_usage_errors_are_one_line(arguments: list[str], words: str, refused: Run) -> None:
+    message = refused(*arguments)
+    assert words in message
+    assert "--help" in message
+
+
+def test_bad_input_from_the_shell(shell: Run) -> None:
+    result = shell("-m", "joslim", "profile", "alexnet")
+    assert result.returncode == 2
+    assert not result.stdout
+    assert result.stderr.startswith("joslim: model: unknown name 'alexnet'")
+    assert result.stderr.count("\n") == 1
+
+
+def test_an_interrupt_is_130(joslim: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(**options: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "app", interrupted)
+    assert joslim("profile", "resnet8").returncode == 130
+
+
+def test_a_fault_of_ours_is_not_dressed_up_as_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(**options: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(cli, "app", broken)
+    with pytest.raises(ZeroDivisionError):
+        cli.main([])
+
+
+def test_a_message_of_several_lines_is_joined(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        cli.fail("one\n  two\n\nthree")
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err == "joslim: one two three\n"
+
+
+def test_version_exits(joslim: Run) -> None:
+    assert joslim("--version", "profile", "alexnet").returncode == 0

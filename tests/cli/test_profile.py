@@ -1,0 +1,180 @@
+"""`joslim profile`: knobs, what is frozen and why, and what the sizes cost."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import joslim as library
+from joslim.models import MODELS
+
+Run = Callable[..., Any]
+SIZES = ["smallest", "half", "full"]
+
+
+def facts(result: Any) -> dict[str, Any]:
+    assert result.returncode == 0, result.stderr
+    assert not result.stderr
+    return json.loads(result.stdout)
+
+
+def test_mobilenet_v2_from_the_shell(shell: Run) -> None:
+    profile = facts(shell("-m", "joslim", "profile", "mobilenet_v2", "--json"))
+    assert profile["model"] == "mobilenet_v2"
+    assert profile["input"] == [3, 224, 224]
+    assert len(profile["knobs"]) == 25
+    assert profile["costs"]["macs"]["full"] == 300774272
+    assert round(profile["costs"]["macs"]["smallest"] / 1e6, 2) == 59.56
+    assert profile["costs"]["params"]["full"] == 3504872
+    assert {knob["low"] for knob in profile["knobs"]} == {0.42}
+
+
+def test_a_model_of_ones_own_from_the_shell(own: Path, shell: Run) -> None:
+    profile = facts(
+        shell("-m", "joslim", "profile", "own:tiny", "--input", "3x16x16", "--low", "0.5", "--json")
+    )
+    assert profile == {
+        "model": "own:tiny",
+        "input": [3, 16, 16],
+        "knobs": [
+            {
+                "name": "0",
+                "low": 0.5,
+                "layers": ["0"],
+                "channels": [8],
+                "lowest": [4],
+                "step": [1],
+            }
+        ],
+        "frozen": [{"layer": "2", "channels": 4, "why": profile["frozen"][0]["why"]}],
+        "costs": {
+            "macs": {
+                size: 14 * 14 * 27 * count + 12 * 12 * 36 * count
+                for size, count in zip(SIZES, (4, 4, 8))
+            },
+            "params": {size: 28 * c + 36 * c + 4 for size, c in zip(SIZES, (4, 4, 8))},
+            "memory": {size: 4 * memory_of_tiny(c) for size, c in zip(SIZES, (4, 4, 8))},
+        },
+    }
+    assert "output" in profile["frozen"][0]["why"]
+
+
+def memory_of_tiny(count: int) -> int:
+    first = 3 * 16**2 + count * 14**2 + 27 * count
+    second = count * 14**2 + 4 * 12**2 + 36 * count
+    return max(first, second)
+
+
+@pytest.mark.parametrize("name", ["resnet8", "resnet20"])
+def test_json_holds_what_the_library_says(name: str, joslim: Run) -> None:
+    profile = facts(joslim("profile", name, "--json"))
+    net = library.slim(MODELS[name](), torch.zeros(1, 3, 32, 32))
+    space = net.space
+    assert [knob["name"] for knob in profile["knobs"]] == [knob.name for knob in space.knobs]
+    for told, knob in zip(profile["knobs"], space.knobs):
+        dims = [space.dims[position] for position in knob.dims]
+        assert told["channels"] == [dim.full for dim in dims]
+        assert told["lowest"] == [space.smallest.channels[dim.name] for dim in dims]
+        assert told["layers"] == [layer for dim in dims for layer in dim.layers]
+    assert [row["layer"] for row in profile["frozen"]] == ["fc"]
+    children = [space.smallest, space.uniform(0.5), space.full]
+    for cost in ("macs", "params", "memory"):
+        price = library.cost(cost, net)
+        assert profile["costs"][cost] == {s: price(c) for s, c in zip(SIZES, children)}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_built_in_model(name: str, joslim: Run) -> None:
+    shape = "3x32x32"
+    profile = facts(joslim("profile", name, "--input", shape, "--json"))
+    assert profile["input"] == [3, 32, 32]
+    assert len(profile["knobs"]) >= 6
+    for prices in profile["costs"].values():
+        assert list(prices) == SIZES
+        assert 0 < prices["smallest"] <= prices["half"] < prices["full"]
+
+
+def test_input_and_low(joslim: Run) -> None:
+    profile = facts(joslim("profile", "resnet8", "--input", "3x16x16", "--low", "0.5", "--json"))
+    assert profile["input"] == [3, 16, 16]
+    assert {knob["low"] for knob in profile["knobs"]} == {0.5}
+    for prices in profile["costs"].values():
+        assert prices["smallest"] == prices["half"] < prices["full"]
+
+
+def test_a_low_of_one_leaves_one_child(joslim: Run) -> None:
+    profile = facts(joslim("profile", "resnet8", "--input", "3x8x8", "--low", "1", "--json"))
+    for prices in profile["costs"].values():
+        assert len(set(prices.values())) == 1
+
+
+def test_a_table_for_people(joslim: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    result = joslim("profile", "resnet20")
+    assert result.returncode == 0
+    assert not result.stderr
+    printed = result.stdout
+    assert "resnet20 at 3x32x32: 6 knobs" in printed
+    assert "layer1.*.conv1" in printed
+    assert "Frozen" in printed
+    assert "fc" in printed
+    assert "4.055 M" in printed
+    assert "40.551 M" in printed
+    assert "0.206 MB" in printed
+    for word in ("macs", "params", "memory", *SIZES):
+        assert word in printed
+
+
+def test_a_narrow_terminal_loses_no_name(joslim: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    printed = joslim("profile", "mobilenet_v2", "--input", "3x32x32").stdout
+    assert max(len(line) for line in printed.splitlines()) <= 60
+    assert "25 knobs" in " ".join(printed.split())
+    assert "…" not in printed
+
+
+# Bad input
+
+
+@pytest.mark.parametrize("low", ["0", "2", "nan", "-0.5", "inf"])
+def test_a_low_that_is_no_share(low: str, refused: Run) -> None:
+    message = refused("profile", "resnet8", "--input", "3x8x8", "--low", low)
+    assert f"low: {float(low)} is outside (0, 1]" in message
+
+
+@pytest.mark.parametrize("shape", ["3,32,32", "32", "3x32", "0x32x32", "3x-1x3", "abc", "1x32x32"])
+def test_an_input_that_does_not_fit(shape: str, refused: Run) -> None:
+    message = refused("profile", "resnet8", "--input", shape)
+    assert "input: " in message
+
+
+def test_it_says_which_shape_did_not_fit(own: Path, refused: Run) -> None:
+    assert "(1, 1, 9, 9)" in refused("profile", "own:tiny", "--input", "1x9x9")
+    assert "does not run on (1, 3, 224, 224): wrong" in refused("profile", "own:multiline")
+
+
+@pytest.mark.parametrize("shape", ["3x1000000x10000000", "3x99999999999x99999999999"])
+def test_an_input_that_no_memory_holds(shape: str, refused: Run) -> None:
+    assert "input: " in refused("profile", "resnet8", "--input", shape)
+
+
+def test_an_empty_input(refused: Run) -> None:
+    assert "input: '' is not a shape" in refused("profile", "resnet8", "--input", "")
+
+
+@pytest.mark.parametrize("name", ["solid", "weightless"])
+def test_nothing_to_slim(name: str, own: Path, refused: Run) -> None:
+    assert "has nothing to slim: " in refused("profile", f"own:{name}")
+
+
+def test_an_unknown_model_lists_the_models(refused: Run) -> None:
+    message = refused("profile", "alexnet")
+    assert "model: unknown name 'alexnet'" in message
+    assert all(name in message for name in MODELS)
+
+
+def test_bad_input_is_one_line_with_json_too(refused: Run) -> None:
+    assert "unknown name" in refused("profile", "alexnet", "--json")

@@ -1,0 +1,182 @@
+"""A Length is the integer that it stands for, in all arithmetic."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joslim.slimmable.axes import (
+    Algebra,
+    Locked,
+    Segment,
+    Var,
+    fixed,
+    fresh,
+    is_fixed,
+    length,
+    resolve,
+)
+from joslim.slimmable.lengths import COMPARED, Length
+
+OPERATORS = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "/": operator.truediv,
+}
+COMPARISONS = [operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge]
+
+# (operator, a number or the position of a Var, whether the Length stands on the right)
+steps = st.lists(
+    st.tuples(st.sampled_from(list(OPERATORS)), st.integers(-1, 9), st.booleans()), max_size=6
+)
+
+
+def measured(units: int, inner: int = 1) -> tuple[Any, Any]:
+    axis = (Segment(Var(units), inner),)
+    return Length.of(Algebra(), axis), axis
+
+
+def follow(value: Any, steps: list[tuple[str, int, bool]], other: Any) -> list[Any]:
+    """All the numbers on a way of calculation; -1 stands for another length."""
+    seen = [value]
+    for name, number, right in steps:
+        operand = other if number == -1 else number
+        left, right_hand = (operand, seen[-1]) if right else (seen[-1], operand)
+        try:
+            seen.append(OPERATORS[name](left, right_hand))
+        except ZeroDivisionError:
+            break
+    return seen
+
+
+@given(st.integers(2, 64), st.integers(1, 5), st.integers(2, 64), steps)
+def test_arithmetic_is_that_of_plain_integers(units, inner, others, steps):
+    algebra = Algebra()
+    one = Length.of(algebra, (Segment(Var(units), inner),))
+    two = Length.of(algebra, fresh(others))
+    lengths = follow(one, steps, two)
+    numbers = follow(units * inner, steps, others)
+    assert [float(a) for a in lengths] == [float(b) for b in numbers]
+
+
+@given(st.integers(2, 64), st.integers(1, 7))
+def test_true_quotients_are_those_of_plain_integers(units, by):
+    number, _ = measured(units)
+    assert number / by == units / by
+    assert by / number == by / units
+    assert int(number * (1 / by)) == int(units * (1 / by))
+
+
+@given(st.integers(2, 24), steps, st.data())
+def test_an_axis_made_of_a_length_has_that_length_at_every_width(units, steps, data):
+    algebra, (segment,) = Algebra(), fresh(units)
+    plain = [(name, n, right) for name, n, right in steps if name in "+*//" and n > 0]
+    value = follow(Length.of(algebra, (segment,)), plain, 0)[-1]
+    if not isinstance(value, Length) or not value.plain:
+        return
+    axis = value.axis("a test")
+    assert length(axis) == int(value)
+    for var in dict.fromkeys(s.var for s in resolve((segment,))):
+        if var is not None:
+            var.units = data.draw(st.integers(1, var.units))
+    assert length(axis) == follow(length((segment,)), plain, 0)[-1]
+
+
+@given(st.integers(2, 32), st.integers(2, 32), st.sampled_from(COMPARISONS), st.booleans())
+def test_comparisons_are_those_of_plain_integers(a, b, compare, reflected):
+    algebra = Algebra()
+    one, other = Length.of(algebra, fresh(a)), Length.of(algebra, fresh(b))
+    right: Any = b if reflected else other
+    assert compare(one, right) is compare(a, b)
+    assert compare(right, one) is compare(b, a)
+
+
+@given(st.integers(2, 32), st.integers(2, 32), st.sampled_from(COMPARISONS))
+def test_a_comparison_comes_out_the_same_at_every_width(a, b, compare):
+    algebra, one, other = Algebra(), fresh(a), fresh(b)
+    result = compare(Length.of(algebra, one), Length.of(algebra, other))
+    for segment in (*one, *other):
+        if segment.var is not None and segment.var.bound is None:
+            segment.var.units = 1
+    assert compare(length(one), length(other)) is result
+
+
+def test_a_comparison_with_a_number_freezes():
+    number, axis = measured(8)
+    assert number == 8
+    assert is_fixed(axis)
+    assert axis[0].var.bound[0].why == COMPARED
+
+
+def test_a_comparison_with_something_else_is_just_false():
+    number, axis = measured(8)
+    assert number != "8"
+    assert number is not None
+    assert not is_fixed(axis)
+
+
+def test_equal_lengths_that_are_compared_are_made_one():
+    algebra, a, b = Algebra(), fresh(8), fresh(8)
+    assert Length.of(algebra, a) == Length.of(algebra, b)
+    assert not is_fixed(a)
+    a[0].var.units = b[0].var.units = 5
+    assert length(a) == length(b)
+
+
+def test_nothing_slimmable_gives_a_plain_integer():
+    assert type(Length.of(Algebra(), fixed(8))) is int
+    assert type(Length.of(Algebra(), fixed(8), minus=fixed(3))) is int
+
+
+def test_a_difference_remembers_both_axes():
+    algebra, a, b = Algebra(), fresh(12), fresh(8)
+    difference = Length.of(algebra, a) - Length.of(algebra, b)
+    assert difference == 4
+    difference = Length.of(algebra, fresh(12)) - Length.of(algebra, fresh(8))
+    assert isinstance(difference, Length)
+    assert not difference.plain
+
+
+def test_half_a_length_is_an_axis_of_half_the_channels():
+    number, axis = measured(8)
+    half = (number // 2).axis("a test")
+    axis_length = length(axis)
+    assert length(half) * 2 == axis_length
+    half[0].var.units = 1
+    assert length(axis) == 2
+
+
+def test_an_uneven_share_is_a_literal():
+    number, axis = measured(9)
+    assert type(number // 2) is int
+    assert not is_fixed(axis)
+
+
+def test_a_remainder_of_zero_stays_zero_at_every_width():
+    number, axis = measured(12)
+    assert number % 4 == 0
+    for segment in (s for s in axis[0].var.bound if s.var):
+        segment.var.units = 1
+    assert length(axis) % 4 == 0
+
+
+@pytest.mark.parametrize("kind", [hash, int, float, str, bool, range])
+def test_it_converts_like_an_integer(kind):
+    number, axis = measured(8)
+    assert kind(number) == kind(8)
+    assert not is_fixed(axis)
+
+
+def test_comparing_after_all_is_settled_is_locked():
+    algebra, axis = Algebra(), fresh(8)
+    number = Length.of(algebra, axis)
+    algebra.locked = True
+    with pytest.raises(Locked):
+        bool(number > 3)

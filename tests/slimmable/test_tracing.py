@@ -1,0 +1,178 @@
+"""Running a network under the trace: what is seen, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from joslim.slimmable.axes import Algebra, Locked, fixed, fresh, is_fixed, length
+from joslim.slimmable.declare import declare
+from joslim.slimmable.lengths import Length
+from joslim.slimmable.tracing import (
+    OpFailed,
+    Tracer,
+    op_name,
+    plain,
+    tensors_in,
+    trace,
+    undisturbed,
+)
+
+
+def traced(model, *inputs, training=False):
+    declared = {module: declare(module, True) for module in model.modules()}
+    algebra = Algebra()
+    return trace(model, inputs, declared, algebra, training), declared
+
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 6, 1)
+
+    def forward(self, x):
+        return self.two(F.relu(self.one(x)))
+
+
+def test_layers_are_seen_in_the_order_in_which_they_run():
+    tracer, _ = traced(Two(), torch.randn(1, 3, 5, 5))
+    assert [p.module for p in tracer.produced] == ["one", "two"]
+    assert [length(p.axis) for p in tracer.produced] == [8, 6]
+
+
+def test_outputs_are_frozen_and_say_so():
+    tracer, _ = traced(Two(), torch.randn(1, 3, 5, 5))
+    one, two = tracer.produced
+    assert not is_fixed(one.axis)
+    assert is_fixed(two.axis)
+
+
+def test_joined_layers_share_their_axes():
+    _, declared = traced(model := Two(), torch.randn(1, 3, 5, 5))
+    out = declared[model.one].tensors["weight"][0]
+    inside = declared[model.two].tensors["weight"][1]
+    out[0].var.units = inside[0].var.units = 5
+    assert length(out) == length(inside) == 5
+
+
+class Failing(nn.Module):
+    def __init__(self, message):
+        super().__init__()
+        self.conv, self.message = nn.Conv2d(3, 8, 1), message
+
+    def forward(self, x):
+        x = self.conv(x)
+        if self.message:
+            raise RuntimeError(self.message)
+        return x + torch.zeros(1, 5, 1, 1)
+
+
+@pytest.mark.parametrize("message", ["first line\nsecond line", ""])
+def test_a_forward_that_fails_names_what_it_touched(message):
+    with pytest.raises(OpFailed) as caught:
+        traced(Failing(message), torch.randn(1, 3, 4, 4))
+    assert caught.value.variables
+    assert len(caught.value.why.splitlines()) == 1
+
+
+@pytest.mark.parametrize("message", ["it fails", ""])
+def test_a_failure_leaves_the_model_as_it_was(message):
+    model = Failing(message).train()
+    with pytest.raises(OpFailed):
+        traced(model, torch.randn(1, 3, 4, 4))
+    assert type(model.conv.out_channels) is int
+    assert model.training
+    assert not model.conv._forward_hooks
+    assert not model.conv._forward_pre_hooks
+    assert torch.is_grad_enabled()
+    assert type(torch.zeros(2).shape[0]) is int
+
+
+def test_sizes_know_what_they_count_while_tracing():
+    algebra, axis = Algebra(), fresh(8)
+    tracer, x = Tracer(algebra), torch.zeros(2, 8)
+    tracer.remember(x, [fixed(2), axis])
+    with tracer:
+        assert type(x.shape[0]) is int
+        assert isinstance(x.shape[1], Length)
+        assert isinstance(x.size(1), Length)
+        assert isinstance(x.size(dim=-1), Length)
+        assert isinstance(x.size()[1], Length)
+        assert [int(size) for size in x.shape] == [2, 8]
+    assert type(x.shape[1]) is int
+
+
+def test_an_operation_without_a_rule_freezes_and_is_named():
+    algebra, axis = Algebra(), fresh(8)
+    tracer, x = Tracer(algebra), torch.zeros(2, 8)
+    tracer.remember(x, [fixed(2), axis])
+    with tracer:
+        torch.topk(x, 3)
+    assert is_fixed(axis)
+    assert axis[0].var.bound[0].why == "no rule for topk"
+
+
+def test_an_operation_without_a_rule_is_locked_out_later():
+    algebra, axis = Algebra(), fresh(8)
+    tracer, x = Tracer(algebra), torch.zeros(2, 8)
+    tracer.remember(x, [fixed(2), axis])
+    algebra.locked = True
+    with pytest.raises(Locked, match="no rule for topk"), tracer:
+        torch.topk(x, 3)
+
+
+@pytest.mark.parametrize(
+    ("func", "name"),
+    [
+        (torch.relu_, "relu"),
+        (torch.Tensor.add_, "add"),
+        (torch.Tensor.__add__, "add"),
+        (torch.Tensor.__getitem__, "__getitem__"),
+        (torch.Tensor.mT.__get__, "mT"),
+        (F.conv2d, "conv2d"),
+    ],
+)
+def test_one_name_for_all_forms_of_an_operation(func, name):
+    assert op_name(func) == name
+
+
+def test_plain_forgets_what_a_length_counts():
+    number = Length.of(Algebra(), fresh(8))
+    assert type(plain(number)) is int
+    assert type(plain(slice(None, number)).stop) is int
+    assert type(plain(torch.Size([2, number]))[1]) is int
+    assert plain("text") == "text"
+
+
+def test_tensors_are_found_in_outputs_of_any_class():
+    class Output:
+        def __init__(self):
+            self.logits, self.rest = torch.zeros(1), {"aux": [torch.ones(2)]}
+
+    assert [len(t) for t in tensors_in({"a": (Output(), torch.zeros(3)), "b": None})] == [1, 2, 3]
+
+
+def test_undisturbed_puts_everything_back():
+    model = nn.Sequential(nn.BatchNorm1d(4), nn.Dropout(0.5))
+    model[1].eval()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    state = torch.get_rng_state()
+    with undisturbed(model, training=True):
+        assert model[1].training
+        assert not model[0].training
+        assert not torch.is_grad_enabled()
+        model[0].running_mean.add_(1)
+        model(torch.randn(3, 4))
+    assert model[0].training
+    assert not model[1].training
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
+def test_skipped_layers_are_not_seen():
+    model = Two()
+    model.extra = nn.Conv2d(8, 8, 1)
+    tracer, _ = traced(model, torch.randn(1, 3, 5, 5))
+    assert "extra" not in [p.module for p in tracer.produced]
