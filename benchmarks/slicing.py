@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import copy
 import gc
+import random
 import statistics
 import time
 from collections.abc import Callable
@@ -37,6 +38,8 @@ def main() -> None:
         original = joslim.models.MODELS[name]()
         net = joslim.slim(copy.deepcopy(original), images)
         half = net.space.uniform(CHILD)
+        with net.at(half):
+            joslim.recalibrate(net, [images])
         child = net.child(half)
         runs = {
             "original": stepper(original, images),
@@ -75,11 +78,14 @@ def stepper(
 
 
 def interleaved(runs: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each run in each round; the first three rounds warm up."""
+    """Seconds of each run in each round, in random order; the first three rounds warm up."""
     times: dict[str, list[float]] = {label: [] for label in runs}
+    order = list(runs.items())
+    shuffle = random.Random(0).shuffle
     gc.disable()
     for turn in range(rounds + 3):
-        for label, run in runs.items():
+        shuffle(order)
+        for label, run in order:
             start = time.perf_counter()
             run()
             if turn >= 3:

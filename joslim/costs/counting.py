@@ -21,7 +21,7 @@ class Macs(Cost):
         self._pricer = Pricer(net.blueprint, [layer.macs for layer in net.blueprint.layers])
 
     def _price(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self._pricer(counts).sum(axis=1).astype(np.int64)
+        return self._pricer(counts).sum(axis=0).astype(np.int64)
 
 
 class Params(Cost):
@@ -34,7 +34,7 @@ class Params(Cost):
         self._pricer = Pricer(net.blueprint, list(net.blueprint.parameters))
 
     def _price(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self._pricer(counts).sum(axis=1).astype(np.int64)
+        return self._pricer(counts).sum(axis=0).astype(np.int64)
 
 
 class Memory(Cost):
@@ -54,11 +54,11 @@ class Memory(Cost):
         maps = len(blueprint.maps)
         terms = [*blueprint.maps, *(layer.weights for layer in blueprint.layers)]
         self._pricer = Pricer(blueprint, terms)
-        # [terms, layers]: which maps and weights are in memory while a layer runs.
-        self._present = np.zeros((len(terms), len(blueprint.layers)))
+        # [layers, terms]: which maps and weights are in memory while a layer runs.
+        self._present = np.zeros((len(blueprint.layers), len(terms)))
         for position, layer in enumerate(blueprint.layers):
             present = [*layer.maps, *layer.skips, maps + position]
-            self._present[present, position] = bytes_per_element
+            self._present[position, present] = bytes_per_element
 
     def _price(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-        return (self._pricer(counts) @ self._present).max(axis=1).astype(np.int64)
+        return (self._present @ self._pricer(counts)).max(axis=0).astype(np.int64)

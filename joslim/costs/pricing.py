@@ -19,28 +19,28 @@ class Pricer:
         self.blueprint = blueprint
         layouts = list(dict.fromkeys(layout for term in terms for layout in term.layouts))
         position = {layout: i for i, layout in enumerate(layouts)}
-        self._weights = np.zeros((len(blueprint.space.dims), len(layouts)))
-        self._constants = np.zeros(len(layouts))
+        self._weights = np.zeros((len(layouts), len(blueprint.space.dims)))
+        self._constants = np.zeros((len(layouts), 1))
         for i, layout in enumerate(layouts):
             for s in layout.stretches:
                 if s.dim is None:
                     self._constants[i] += s.full
                 else:
-                    self._weights[s.dim, i] += s.each
-        self._times = np.array([term.times for term in terms], dtype=np.float64)
+                    self._weights[i, s.dim] += s.each
+        self._times = np.array([[term.times] for term in terms], dtype=np.float64)
         most = max((len(term.layouts) for term in terms), default=0)
-        # Terms of fewer factors are filled up with a last column of ones.
+        # Terms of fewer factors are filled up with a last row of ones.
         self._factors = np.full((most, len(terms)), len(layouts), dtype=np.int64)
         for column, term in enumerate(terms):
             for row, layout in enumerate(term.layouts):
                 self._factors[row, column] = position[layout]
 
     def __call__(self, counts: NDArray[np.int64]) -> NDArray[np.float64]:
-        """[n, dims] channel counts -> [n, terms]."""
+        """[n, dims] channel counts -> [terms, n]."""
         units = self.blueprint.units(counts).astype(np.float64)
-        sizes = np.ones((len(counts), len(self._constants) + 1))
-        sizes[:, :-1] = units @ self._weights + self._constants
-        result = np.repeat(self._times[None], len(counts), axis=0)
+        sizes = np.ones((len(self._constants) + 1, len(counts)))
+        sizes[:-1] = self._weights @ units.T + self._constants
+        result = np.repeat(self._times, len(counts), axis=1)
         for factor in self._factors:
-            result *= sizes[:, factor]
+            result *= sizes[factor]
         return result

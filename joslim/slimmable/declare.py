@@ -50,6 +50,13 @@ def declare(module: nn.Module, whole_groups: bool) -> Declaration:
     return declaration
 
 
+def has_groups(module: nn.Module) -> bool:
+    """Whether there is a choice between dropping groups and slimming each of them."""
+    if isinstance(module, _ConvNd):
+        return module.groups not in (1, module.in_channels)
+    return isinstance(module, nn.GroupNorm) and module.num_groups > 1
+
+
 def own_tensors(module: nn.Module) -> dict[str, Tensor]:
     tensors = {**module._parameters, **module._buffers}
     return {name: tensor for name, tensor in tensors.items() if tensor is not None}

@@ -14,7 +14,8 @@ from torch.utils._pytree import tree_map
 from joslim.errors import UserError
 from joslim.slimmable.axes import Algebra, Locked, Segment, is_fixed, variables
 from joslim.slimmable.cutting import cut_out
-from joslim.slimmable.declare import Declaration, declare
+from joslim.slimmable.declare import Declaration, declare, has_groups
+from joslim.slimmable.layers import undress
 from joslim.slimmable.net import RESERVED, SlimmableNet, make_slimmable
 from joslim.slimmable.planning import (
     DEFAULT_LOW,
@@ -66,7 +67,12 @@ def slim(
     analysis = Analysis(model, first_sample(model, inputs), options)
     plan = analysis.settled_plan()
     net = make_slimmable(model, plan, analysis.inputs)
-    check_children(net, analysis.inputs)
+    try:
+        check_children(net, analysis.inputs)
+    except BaseException:
+        for module in model.modules():
+            undress(module)
+        raise
     return net
 
 
@@ -82,7 +88,7 @@ def options_for(model: nn.Module, **given: Any) -> Options:
             values[name] = [values[name]]
     lows = values["low"].values() if isinstance(values["low"], Mapping) else [values["low"]]
     for value in lows:
-        if not 0 < value <= 1:
+        if not isinstance(value, (int, float)) or not 0 < value <= 1:
             raise UserError(f"low: {value} is outside (0, 1]; type a share such as 0.25")
     if values["divisor"] < 1:
         raise UserError(f"divisor: {values['divisor']} is below 1; type 1 for no rounding, or 8")
@@ -91,6 +97,8 @@ def options_for(model: nn.Module, **given: Any) -> Options:
 
 def check_fits(model: nn.Module, inputs: tuple[Any, ...]) -> None:
     """The model must run on its example, and must leave our names free."""
+    if not isinstance(model, nn.Module):
+        raise UserError(f"model: {type(model).__name__} given, a torch.nn.Module is needed")
     if isinstance(model, SlimmableNet):
         raise UserError("model: it is slimmable already; slim a fresh copy for other options")
     if taken := [name for name in RESERVED if hasattr(model, name)]:
@@ -126,19 +134,19 @@ class Analysis:
         self.model = model
         self.inputs = inputs
         self.options = options
-        self._trace(whole_groups=lambda module: True)
+        self._trace(slim_in_groups=set())
         # Where dropping whole groups is impossible, slimming each group may still be.
-        stuck = {m for m, d in self.declared.items() if groups_are_stuck(d)}
+        stuck = {m for m, d in self.declared.items() if has_groups(m) and groups_are_stuck(d)}
         if stuck:
             free = self._count_free()
-            self._trace(whole_groups=lambda module: module not in stuck)
+            self._trace(slim_in_groups=stuck)
             if self._count_free() <= free:
-                self._trace(whole_groups=lambda module: True)
+                self._trace(slim_in_groups=set())
 
-    def _trace(self, whole_groups: Any) -> None:
+    def _trace(self, slim_in_groups: set[nn.Module]) -> None:
         self.algebra = Algebra()
         self.declared = {
-            module: declare(module, whole_groups(module))
+            module: declare(module, whole_groups=module not in slim_in_groups)
             for module in self.model.modules()
             if not isinstance(module, torch.jit.ScriptModule)
         }
@@ -178,9 +186,9 @@ class Analysis:
     def _trouble(self, plan: Plan) -> Locked | OpFailed | None:
         """Run children under the trace: each tensor must have the sizes that the plan foresees."""
         for widths in trial_children(plan.space):
+            child = cut_out(self.model, plan.layers, widths.units)
+            declared = self._declared_for(child)
             for training in (False, True)[: len(self.tracers)]:
-                child = cut_out(self.model, plan.layers, widths.units)
-                declared = self._declared_for(child)
                 self.algebra.locked = True
                 try:
                     with plan.sized(widths):
@@ -226,9 +234,17 @@ def check_children(net: SlimmableNet, inputs: tuple[Any, ...]) -> None:
             sliced = net(*inputs)
         with undisturbed(child, training=False):
             cut = child(*inputs)
-        for a, b in zip(tensors_in(sliced), tensors_in(cut), strict=True):
-            if not torch.allclose(a, b, atol=TOLERANCE * float(b.abs().max()), equal_nan=True):
-                raise UserError(
-                    f"model: a child of {type(net).__name__} cut out differs from the same child "
-                    "run in place; its forward must keep state that slim() cannot see"
-                )
+        if not all(map(agree, tensors_in(sliced), tensors_in(cut))):
+            raise UserError(
+                f"model: a child of {type(net).__name__} cut out differs from the same child "
+                "run in place; its forward must keep state that slim() cannot see"
+            )
+
+
+def agree(a: Tensor, b: Tensor) -> bool:
+    if a.shape != b.shape:
+        return False
+    if not a.numel() or not a.is_floating_point():
+        return True
+    tolerance = TOLERANCE * float(b.abs().max())
+    return torch.allclose(a, b, rtol=0, atol=tolerance, equal_nan=True)

@@ -23,7 +23,7 @@ COSTS = [
 ]
 
 
-@pytest.mark.parametrize("depth, width, classes, full, low", COSTS)
+@pytest.mark.parametrize(("depth", "width", "classes", "full", "low"), COSTS)
 def test_costs_are_those_of_the_paper(
     depth: int,
     width: int,
@@ -68,7 +68,7 @@ def test_any_image_size_gives_logits(size: int) -> None:
     assert resnet8(num_classes=7)(torch.randn(2, 3, size, size)).shape == (2, 7)
 
 
-@pytest.mark.parametrize("in_channels, channels", [(4, 6), (6, 6), (6, 4)])
+@pytest.mark.parametrize(("in_channels", "channels"), [(4, 6), (6, 6), (6, 4)])
 def test_shortcut_pads_or_crops_to_the_main_branch(in_channels: int, channels: int) -> None:
     block = Block(in_channels, channels, stride=2).eval()
     nn.init.zeros_(block.conv2.weight)  # what is left is the shortcut

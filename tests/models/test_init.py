@@ -23,7 +23,8 @@ def test_convs_keep_their_fan_out_and_norms_start_as_identity(name: str) -> None
                 assert module.weight.std().item() == pytest.approx(math.sqrt(2 / fan_out), rel=0.1)
             assert module.bias is None or not module.bias.any()
         elif isinstance(module, nn.BatchNorm2d):
-            assert (module.weight == 1).all() and not module.bias.any()
+            assert (module.weight == 1).all()
+            assert not module.bias.any()
     assert large
 
 

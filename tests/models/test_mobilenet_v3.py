@@ -60,7 +60,8 @@ def test_gate_scales_each_channel_by_one_number() -> None:
     x = torch.rand(2, 8, 5, 5) + 1
     scale = gate(x) / x
     assert torch.allclose(scale, scale.mean((2, 3), keepdim=True).expand_as(x))
-    assert (scale >= 0).all() and (scale <= 1).all()
+    assert (scale >= 0).all()
+    assert (scale <= 1).all()
     nn.init.zeros_(gate.fc2.weight)
     nn.init.constant_(gate.fc2.bias, 3.0)  # where a hard sigmoid reaches 1
     assert torch.equal(gate(x), x)

@@ -10,7 +10,7 @@ from joslim.models import MODELS, resnet18, resnet34, resnet50
 
 
 @pytest.mark.parametrize(
-    "name, parameters, entries",
+    ("name", "parameters", "entries"),
     [("resnet18", 11689512, 122), ("resnet34", 21797672, 218), ("resnet50", 25557032, 320)],
 )
 def test_sizes_are_torchvisions(name: str, parameters: int, entries: int) -> None:
@@ -20,7 +20,7 @@ def test_sizes_are_torchvisions(name: str, parameters: int, entries: int) -> Non
 
 
 @pytest.mark.parametrize(
-    "name, shapes",
+    ("name", "shapes"),
     [
         (
             "resnet18",
@@ -78,7 +78,7 @@ def test_bottlenecks_stride_in_the_3x3_conv() -> None:
 
 
 @pytest.mark.parametrize(
-    "name, full, low", [("resnet18", 1814.07, 338.87), ("resnet50", 4089.18, None)]
+    ("name", "full", "low"), [("resnet18", 1814.07, 338.87), ("resnet50", 4089.18, None)]
 )
 def test_costs_are_the_published_ones(
     name: str,

@@ -53,6 +53,8 @@ def follow(value: Any, steps: list[tuple[str, int, bool]], other: Any) -> list[A
             seen.append(OPERATORS[name](left, right_hand))
         except ZeroDivisionError:
             break
+        if isinstance(seen[-1], float):
+            break
     return seen
 
 
@@ -66,6 +68,23 @@ def test_arithmetic_is_that_of_plain_integers(units, inner, others, steps):
     assert [float(a) for a in lengths] == [float(b) for b in numbers]
 
 
+@pytest.mark.xfail(strict=True, reason="half of it, doubled, is taken for the whole at any width")
+def test_an_even_part_is_even_at_every_width():
+    number, axis = measured(8)
+    even = (number // 2 * 2).axis("a test")
+    for segment in resolve(axis):
+        segment.var.units = 3 if len(resolve(axis)) == 1 else 1
+    assert length(even) == length(axis) // 2 * 2
+
+
+@pytest.mark.xfail(strict=True, reason="the other number is cut to an integer first")
+@pytest.mark.parametrize(
+    "act", [lambda n: n // 2.5, lambda n: n % 2.5, lambda n: n < 8.5, lambda n: n >= 8.5]
+)
+def test_fractions_are_not_cut_off(act):
+    assert act(measured(8)[0]) == act(8)
+
+
 @given(st.integers(2, 64), st.integers(1, 7))
 def test_true_quotients_are_those_of_plain_integers(units, by):
     number, _ = measured(units)
@@ -77,7 +96,8 @@ def test_true_quotients_are_those_of_plain_integers(units, by):
 @given(st.integers(2, 24), steps, st.data())
 def test_an_axis_made_of_a_length_has_that_length_at_every_width(units, steps, data):
     algebra, (segment,) = Algebra(), fresh(units)
-    plain = [(name, n, right) for name, n, right in steps if name in "+*//" and n > 0]
+    plain = [(name, n, right) for name, n, right in steps if name in "+*" and n > 0]
+    plain += [(name, n, False) for name, n, _ in steps if name == "//" and n > 0][:1]
     value = follow(Length.of(algebra, (segment,)), plain, 0)[-1]
     if not isinstance(value, Length) or not value.plain:
         return

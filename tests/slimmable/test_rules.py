@@ -233,6 +233,11 @@ JOINING: dict[str, tuple[int, Any]] = {
 }
 VIEWS: dict[str, tuple[int, Any]] = {
     "view_sized": (1, lambda a: a.view(a.size(0), -1)),
+    "view_pooled": (1, lambda a: F.adaptive_avg_pool2d(a, 1).view(a.size(0), -1)),
+    "view_gate": (
+        1,
+        lambda a: a * F.avg_pool2d(a, 6).view(*a.size()[:2]).view(*a.size()[:2], 1, 1),
+    ),
     "view_all_sized": (1, lambda a: a.view(*a.shape[:2], a.shape[2] * a.shape[3])),
     "view_multiplied": (1, lambda a: a.reshape(a.size(0), a.size(1) * a.size(2) * a.size(3))),
     "view_literal": (0, lambda a, b: torch.cat([b.flatten(1), a.view(-1, 288)], 1)),
@@ -340,19 +345,16 @@ def free(net: Any) -> int:
     return sum(not {"neck", "throat"} & {dim.name} for dim in net.space.dims)
 
 
-ONE_CHANNEL = "a view of a child that has one channel left takes that axis for the batch's"
+ONE_CHANNEL = "in a child with one channel, view(n, c, ...) takes the axis of c for the batch's"
 NOT_FREE = {
     "activation-logsigmoid": "no rule: torch calls it log_sigmoid",
     "pointwise-floor_division": "no rule: the operator arrives as floordiv",
-    "joining-shuffle": ONE_CHANNEL,
-    "view-view_pairs": ONE_CHANNEL,
-    "view-view_divided": ONE_CHANNEL,
+    "view-view_pooled": "the axes of length one that are left over are looked up beyond the end",
+    "view-view_gate": "the axes of length one that are left over are looked up beyond the end",
+    "view-view_pairs": "one pair of channels is an axis of length one, taken for another one",
+    "view-view_divided": "one channel in each row is an axis of length one, taken for another one",
 }
-NOT_SINGLE = (
-    *("layer-conv1d", "layer-transposed1d", "layer-linear_on_flat", "layer-gram", "layer-bmm"),
-    *("layer-attention", "norm-batch1d", "spatial-pool1d", "view-view_sized", "reduction-median"),
-    *("view-view_multiplied", "view-view_literal", "view-flatten"),
-)
+NOT_SINGLE = ("view-view_all_sized", "view-as_other")
 
 
 def with_failures(reasons: dict[str, str]) -> list[Any]:

