@@ -27,7 +27,7 @@ class Pricer:
                     self._constants[i] += s.full
                 else:
                     self._weights[i, s.dim] += s.each
-        self._times = np.array([[term.times] for term in terms], dtype=np.float64)
+        self._times = np.array([term.times for term in terms], dtype=np.float64)[:, None]
         most = max((len(term.layouts) for term in terms), default=0)
         # Terms of fewer factors are filled up with a last row of ones.
         self._factors = np.full((most, len(terms)), len(layouts), dtype=np.int64)

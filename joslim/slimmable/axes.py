@@ -24,12 +24,13 @@ from typing import NamedTuple
 
 
 class Var:
-    """Channels whose number may be slimmed: `units` of them at full width."""
+    """Channels whose number may be slimmed: `full` of them, of which a trial child has `units`."""
 
-    __slots__ = ("bound", "units")
+    __slots__ = ("bound", "full", "units")
 
-    def __init__(self, units: int) -> None:
-        self.units = units
+    def __init__(self, full: int) -> None:
+        self.full = full
+        self.units = full
         self.bound: Axis | None = None
 
 
@@ -85,6 +86,11 @@ def length(axis: Axis) -> int:
     return sum(segment.length for segment in resolve(axis))
 
 
+def full_length(axis: Axis) -> int:
+    """The length at full width, also while a trial child is traced."""
+    return sum(s.inner if s.var is None else s.var.full * s.inner for s in resolve(axis))
+
+
 def scale(axis: Axis, times: int) -> Axis:
     """Each entry becomes `times` neighbouring ones, as when (C, H, W) is flattened."""
     return axis if times == 1 else tuple(Segment(s.var, s.inner * times, s.why) for s in axis)
@@ -133,6 +139,8 @@ class Algebra:
         var.bound = axis
 
     def freeze(self, axis: Axis, why: str) -> None:
+        if self.locked and not is_fixed(axis):
+            raise Locked(variables(axis), why)
         for var in variables(axis):
             self.bind(var, fixed(var.units, why), why)
 
@@ -193,16 +201,14 @@ class Algebra:
 
     def quotient(self, axis: Axis, by: int, why: str) -> Axis:
         """(outer x by) -> outer: the inverse of `scale`."""
-        result: list[Segment] = []
-        for segment in resolve(axis):
-            if segment.var is not None and segment.inner % by:
-                segment = self._coarsen(segment, by, why)
-            if segment.inner % by:
-                total = length(axis)
-                self.freeze(axis, f"it does not divide evenly at {why}")
-                return fixed(total // by, why)
-            result.append(Segment(segment.var, segment.inner // by, segment.why))
-        return tuple(result)
+        axis = resolve(axis)
+        while coarse := [s for s in axis if s.var and s.inner % by]:
+            self._coarsen(coarse[0], by, why)
+            axis = resolve(axis)
+        if any(segment.inner % by for segment in axis):
+            self.freeze(axis, f"it does not divide evenly at {why}")
+            return fixed(length(axis) // by, why)
+        return tuple(Segment(s.var, s.inner // by, s.why) for s in axis)
 
     def merge(self, axes: list[Axis], why: str) -> Axis:
         """Several axes read as one, the last the fastest, as flatten does."""

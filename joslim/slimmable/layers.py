@@ -90,7 +90,11 @@ def axes_of(plan: LayerPlan) -> dict[str, tuple[tuple[int, int, str], ...]]:
 def layer_state(
     plan: LayerPlan, units: tuple[int, ...] | None, module: nn.Module
 ) -> dict[str, Any]:
-    """The attributes of a layer at some widths (`None`: the full ones)."""
+    """The attributes of a layer at some widths.
+
+    `None` is the full network, which needs no slicing. A layer that is full in a smaller child is
+    sliced all the same, or torch.compile would compile each combination of such layers anew.
+    """
     layouts = layouts_of(plan)
     sizes = [layout.full if units is None else layout.size(units) for layout in layouts]
     index: dict[int, Tensor] = {}
@@ -99,9 +103,8 @@ def layer_state(
             if len(runs := layout.runs(units)) > 1:
                 positions = torch.cat([torch.arange(*run) for run in runs])
                 index[i] = positions.to(device_of(module))
-    whole = all(size == layout.full for size, layout in zip(sizes, layouts))
     state: dict[str, Any] = {f"{PREFIX}size{i}": size for i, size in enumerate(sizes)}
-    state |= {PREFIX + "whole": whole, PREFIX + "index": index}
+    state |= {PREFIX + "whole": units is None, PREFIX + "index": index}
     return state | attributes(plan, units)
 
 
@@ -146,7 +149,7 @@ def running_statistic(name: str, position: int) -> property:
     """A child's own statistics if they are known, else the prefix of the full network's."""
 
     def get(self: Any) -> Tensor | None:
-        if self._slim_batch:
+        if self._slim_batch or (self.training and not tracks_statistics(self)):
             return None
         if self._slim_own is not None:
             return self._slim_own[position]
@@ -157,7 +160,7 @@ def running_statistic(name: str, position: int) -> property:
 
 def tracks_statistics(norm: Any) -> bool:
     """Only full-width passes move running statistics, or a recalibration the child's own."""
-    moves = norm._slim_all_full or norm._slim_collecting
+    moves = (norm._slim_all_full or norm._slim_collecting) and not norm._slim_batch
     return norm.__dict__["track_running_stats"] and (moves or not norm.training)
 
 

@@ -14,6 +14,7 @@ from joslim.slimmable.axes import (
     Axis,
     fixed,
     form,
+    full_length,
     is_fixed,
     length,
     resolve,
@@ -42,20 +43,25 @@ class Length(int):
         return result
 
     @property
-    def plain(self) -> bool:
+    def single(self) -> bool:
         """Whether it is the length of an axis, and not a difference of two."""
         return not self.minus
 
     def axis(self, why: str) -> Axis:
         """The axis of this length; dividing one takes equal rows."""
-        assert self.plain
+        assert self.single
         return self.algebra.rows(self.whole, self.over, why) if self.over > 1 else self.whole
+
+    @property
+    def full(self) -> int:
+        """Its value at full width, also while a trial child is traced."""
+        return (full_length(self.whole) - full_length(self.minus)) // self.over
 
     def counts(self, axis: Axis) -> bool:
         """Whether this is the length of that axis at every width."""
         constant, coefficients = form(axis)
         times = {var: inner * self.over for var, inner in coefficients.items()}
-        return self.plain and form(self.whole) == (constant * self.over, times)
+        return self.single and form(self.whole) == (constant * self.over, times)
 
     def freeze(self, why: str) -> None:
         self.algebra.freeze(self.whole, why)
@@ -64,9 +70,9 @@ class Length(int):
     def __add__(self, other: Any) -> int:
         if type(other) is int and other == 0:
             return self
-        if self.plain and isinstance(other, Length) and other.plain and self.over == other.over:
+        if self.single and isinstance(other, Length) and other.single and self.over == other.over:
             return Length.of(self.algebra, self.whole + other.whole, over=self.over)
-        if self.plain and type(other) is int and other > 0:
+        if self.single and type(other) is int and other > 0:
             whole = self.whole + fixed(other * self.over)
             return Length.of(self.algebra, whole, over=self.over)
         return int(self) + other
@@ -78,8 +84,8 @@ class Length(int):
             return self
         if (
             isinstance(other, Length)
-            and self.plain
-            and other.plain
+            and self.single
+            and other.single
             and self.over == other.over == 1
         ):
             return Length.of(self.algebra, self.whole, minus=other.whole)
@@ -88,17 +94,18 @@ class Length(int):
     def __mul__(self, other: Any) -> Any:
         if isinstance(other, float) and other > 0 and (1 / other).is_integer():
             return self / int(1 / other)
-        if type(other) is not int or not self.plain or other < 1:
-            return int(self) * int(other) if isinstance(other, Length) else int(self) * other
+        if type(other) is not int or not self.single or other < 1:
+            return int(self) * plain(other)
         if self.over % other == 0:
+            self.axis("divided")  # c // 2 * 2 is c only where c is even
             return Length.of(self.algebra, self.whole, over=self.over // other)
         return Length.of(self.algebra, scale(resolve(self.whole), other), over=self.over)
 
     __rmul__ = __mul__
 
     def __floordiv__(self, other: Any) -> int:
-        if type(other) is not int or not self.plain or other < 1 or int(self) % other:
-            return int(self) // int(other)
+        if type(other) is not int or not self.single or other < 1 or int(self) % other:
+            return int(self) // plain(other)
         return Length.of(self.algebra, self.whole, over=self.over * other)
 
     def __truediv__(self, other: Any) -> float:
@@ -107,18 +114,18 @@ class Length(int):
         return int(self) / other
 
     def __mod__(self, other: Any) -> int:
-        if type(other) is int and other > 0 and self.plain and int(self) % other == 0:
+        if type(other) is int and other > 0 and self.single and int(self) % other == 0:
             self.algebra.rows(self.axis("divided"), other, f"divided by {other}")
-        return int(self) % int(other)
+        return int(self) % plain(other)
 
     def _compared(self, other: Any, result: bool) -> bool:
         """A comparison must come out the same at every width.
 
         Lengths that are equal are made one. Others could meet at some width: they are frozen.
         """
-        if not isinstance(other, int):
+        if not isinstance(other, (int, float)):
             return result
-        if isinstance(other, Length) and self.plain and other.plain and int(self) == int(other):
+        if isinstance(other, Length) and self.single and other.single and int(self) == int(other):
             if not self.counts(theirs := other.axis(COMPARED)):
                 self.algebra.unify(self.axis(COMPARED), theirs, COMPARED)
         else:
@@ -134,15 +141,20 @@ class Length(int):
         return not self == other
 
     def __lt__(self, other: Any) -> bool:
-        return self._compared(other, int(self) < int(other))
+        return self._compared(other, int(self) < plain(other))
 
     def __le__(self, other: Any) -> bool:
-        return self._compared(other, int(self) <= int(other))
+        return self._compared(other, int(self) <= plain(other))
 
     def __gt__(self, other: Any) -> bool:
-        return self._compared(other, int(self) > int(other))
+        return self._compared(other, int(self) > plain(other))
 
     def __ge__(self, other: Any) -> bool:
-        return self._compared(other, int(self) >= int(other))
+        return self._compared(other, int(self) >= plain(other))
 
     __hash__ = int.__hash__
+
+
+def plain(number: Any) -> Any:
+    """The number without its memory."""
+    return int(number) if isinstance(number, Length) else number

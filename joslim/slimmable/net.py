@@ -112,7 +112,8 @@ class SlimmableNet(nn.Module):
         recent = self._slim_net.recent
         if widths not in recent:
             layers = self._slim_net.layers
-            recent[widths] = [layer_state(plan, widths.units, layer) for layer, plan in layers]
+            units = None if widths == self.space.full else widths.units
+            recent[widths] = [layer_state(plan, units, layer) for layer, plan in layers]
             if len(recent) > REMEMBERED_CHILDREN:
                 recent.popitem(last=False)
         recent.move_to_end(widths)

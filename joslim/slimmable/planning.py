@@ -63,14 +63,13 @@ class Plan:
     @contextmanager
     def sized(self, widths: Widths) -> Iterator[None]:
         """While it lasts, every Var has the size that it has in this child."""
-        full = [var.units for var in self.variables]
         for var, units in zip(self.variables, widths.units):
             var.units = units
         try:
             yield
         finally:
-            for var, units in zip(self.variables, full):
-                var.units = units
+            for var in self.variables:
+                var.units = var.full
 
 
 def freeze_unused(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from joslim.slimmable.axes import Axis, fixed, form, is_fixed, length, scale
+from joslim.slimmable.axes import Axis, fixed, form, full_length, is_fixed, length, scale
 from joslim.slimmable.lengths import Length
 
 if TYPE_CHECKING:
@@ -79,9 +79,21 @@ def is_pointwise(name: str) -> bool:
 
 
 @rule(
-    *("pointwise", "hardswish", "logsigmoid", "softsign", "tanhshrink", "softmin", "rsub", "rdiv"),
+    *("pointwise", "hardswish", "log_sigmoid", "softsign", "tanhshrink", "softmin", "rsub", "rdiv"),
     *("rpow", "rfloordiv", "copy", "clip", "iadd", "isub", "imul", "idiv", "radd", "rmul", "gelu"),
-    *("floor_divide", "true_divide", "truediv", "bernoulli", "masked_fill", "relu6", "quick_gelu"),
+    *(
+        "floor_divide",
+        "floordiv",
+        "ifloordiv",
+        "mod",
+        "rmod",
+        "true_divide",
+        "truediv",
+        "bernoulli",
+        "masked_fill",
+        "relu6",
+        "quick_gelu",
+    ),
     reuses="in place",
 )
 def pointwise(t: Tracer, result: Any, *args: Any, **kwargs: Any) -> Axes:
@@ -235,8 +247,10 @@ def einsum(t: Tracer, result: Tensor, equation: str, *operands: Any) -> Axes:
     for names, operand in zip(inputs.split(","), operands, strict=True):
         for letter, axis in zip(names, t.axes(operand), strict=True):
             t.unify(letters.setdefault(letter, axis), axis)
-    if len(operands) > 1:
-        t.layer(operands[-1], None, list(letters.values()))
+    # Letters of one operand only are summed up before anything is multiplied.
+    shared = [x for x in letters if x in output or sum(x in n for n in inputs.split(",")) > 1]
+    if any(letter not in output for letter in shared):
+        t.layer(operands[-1], None, [letters[letter] for letter in shared])
     return [letters[letter] for letter in output]
 
 
@@ -493,32 +507,34 @@ def reshape_as(t: Tracer, result: Tensor, input: Tensor, other: Tensor) -> Axes:
 
 
 def regroup(t: Tracer, axes: Axes, wanted: list[int], shape: list[int]) -> Axes:
-    """Read the same entries with other axes: match runs of old and new axes of equal size."""
-    old, result = list(axes), Axes()
-    position = 0
-    while old or position < len(shape):
-        group, start = [old.pop(0)] if old else [fixed(1)], position
-        position += 1
-        size, target = length(group[0]), math.prod(shape[start:position])
-        while size != target:
-            if size < target:
-                group.append(old.pop(0))
-                size *= length(group[-1])
-            else:
-                target *= shape[position]
-                position += 1
-        # A single channel makes an axis of length one, which belongs to what it is split from.
-        while position < len(shape) and shape[position] == 1 and is_length(wanted[position]):
-            position += 1
-        follows = is_length(wanted[position - 1]) or int(wanted[position - 1]) == -1
-        while size > 1 and follows and old and length(old[0]) == 1 and not is_fixed(old[0]):
-            group.append(old.pop(0))
-        result += factored(t, t.merge(group), wanted[start:position], shape[start:position])
+    """Read the same entries with other axes."""
+    wanted = [t.recall(size) for size in wanted]
+    old = [full_length(axis) for axis in axes]
+    new = [size.full if isinstance(size, Length) else size for size in wanted]
+    if -1 in new:
+        new[new.index(-1)] = math.prod(old) // -math.prod(new)
+    result = Axes()
+    for group, parts in matched(old, new):
+        axis = t.merge(axes[group]) if axes[group] else fixed(1)
+        result += factored(t, axis, wanted[parts], shape[parts])
     return result
 
 
-def is_length(size: int) -> bool:
-    return isinstance(size, Length)
+def matched(old: list[int], new: list[int]) -> Iterator[tuple[slice, slice]]:
+    """Runs of old and new axes of equal size.
+
+    These are sizes at full width, where no slimmable axis has a single entry that could belong to
+    either of two runs.
+    """
+    i = j = 0
+    while i < len(old) or j < len(new):
+        group, parts = i, j
+        i, j = min(i + 1, len(old)), min(j + 1, len(new))
+        while (size := math.prod(old[group:i])) != (target := math.prod(new[parts:j])):
+            if (i if size < target else j) == len(old if size < target else new):
+                raise NoRule
+            i, j = (i + 1, j) if size < target else (i, j + 1)
+        yield slice(group, i), slice(parts, j)
 
 
 def factored(t: Tracer, axis: Axis, wanted: list[int], shape: list[int]) -> Axes:
@@ -527,7 +543,6 @@ def factored(t: Tracer, axis: Axis, wanted: list[int], shape: list[int]) -> Axes
         return []
     if is_fixed(axis):
         return [fixed(size) for size in shape]
-    wanted = [t.recall(size) for size in wanted]
     if len(shape) == 1:
         if int(wanted[0]) != -1:
             t.follows(axis, wanted[0])
@@ -698,7 +713,8 @@ def sliced(t: Tracer, axis: Axis, part: slice) -> Axis:
     start, stop, step = slice(*bounds).indices(total := length(axis))
     if is_fixed(axis):
         return fixed(len(range(start, stop, step)))
-    if step == 1 and start == 0 and (bounds[1] is None or bounds[1] >= total):
+    literal = None if isinstance(part.stop, Length) else bounds[1]
+    if step == 1 and start == 0 and (part.stop is None or (literal or 0) >= total):
         # At any smaller width there is even less to cut off.
         return axis
     if step != 1 or min(bound or 0 for bound in bounds) < 0:

@@ -15,7 +15,7 @@ from joslim.errors import UserError
 from joslim.slimmable.axes import Algebra, Locked, Segment, is_fixed, variables
 from joslim.slimmable.cutting import cut_out
 from joslim.slimmable.declare import Declaration, declare, has_groups
-from joslim.slimmable.layers import undress
+from joslim.slimmable.layers import SlimmableLayer, undress
 from joslim.slimmable.net import RESERVED, SlimmableNet, make_slimmable
 from joslim.slimmable.planning import (
     DEFAULT_LOW,
@@ -99,7 +99,7 @@ def check_fits(model: nn.Module, inputs: tuple[Any, ...]) -> None:
     """The model must run on its example, and must leave our names free."""
     if not isinstance(model, nn.Module):
         raise UserError(f"model: {type(model).__name__} given, a torch.nn.Module is needed")
-    if isinstance(model, SlimmableNet):
+    if any(isinstance(module, SlimmableLayer) for module in model.modules()):
         raise UserError("model: it is slimmable already; slim a fresh copy for other options")
     if taken := [name for name in RESERVED if hasattr(model, name)]:
         raise UserError(f"model: it has an attribute {taken[0]!r}, which joslim needs; rename it")

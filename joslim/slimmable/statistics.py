@@ -31,7 +31,7 @@ def recalibrate(net: nn.Module, batches: Iterable[Any]) -> None:
     norms: dict[str, Any] = {n: m for n, m in owner.named_modules() if has_statistics(m)}
     averages: dict[str, Pair] = {}
     samples = 0
-    with collecting(net, norms.values()), torch.no_grad():
+    with collecting(net, norms.values()) as ran, torch.no_grad():
         for batch in batches:
             inputs = inputs_of(batch)
             count = len(tensors_in(inputs)[0])
@@ -40,7 +40,7 @@ def recalibrate(net: nn.Module, batches: Iterable[Any]) -> None:
                 norm.reset_running_stats()
             net(*inputs)
             for name, norm in norms.items():
-                if norm.num_batches_tracked > 0:
+                if norm in ran:
                     now = (norm.running_mean, norm.running_var)
                     averages[name] = blended(averages.get(name, now), now, count / samples)
     if not samples:
@@ -68,24 +68,32 @@ def blended(old: Pair, new: Pair, share: float) -> Pair:
 
 
 @contextmanager
-def collecting(net: nn.Module, norms: Iterable[Any]) -> Iterator[None]:
-    """Inside, a forward pass leaves in each norm the average of its batch statistics."""
+def collecting(net: nn.Module, norms: Iterable[Any]) -> Iterator[set[nn.Module]]:
+    """Inside, a forward pass leaves in each norm the average of its batch statistics.
+
+    Yields the norms that have run so far.
+    """
     modes = [(module, module.training) for module in net.modules()]
     saved = [(norm, norm.momentum, norm.__dict__.get("_slim_own")) for norm in norms]
     buffers = [
         (b, b.clone()) for norm, *_ in saved for b in norm._buffers.values() if b is not None
     ]
+    ran: set[nn.Module] = set()
+    hooks = [norm.register_forward_pre_hook(lambda norm, _: ran.add(norm)) for norm, *_ in saved]
     net.eval()
     for norm, *_ in saved:
         norm.training = True
         # Without momentum a BatchNorm averages over its calls: there are several if it is reused.
         norm.momentum = None if isinstance(norm, _BatchNorm) else 1.0
         if not norm.__dict__.get("_slim_all_full", True):
+            norm.__dict__["_slim_collecting"] = True
             own = (torch.zeros_like(norm.running_mean), torch.ones_like(norm.running_var))
-            norm.__dict__.update(_slim_own=own, _slim_collecting=True)
+            norm.__dict__["_slim_own"] = own
     try:
-        yield
+        yield ran
     finally:
+        for hook in hooks:
+            hook.remove()
         for module, mode in modes:
             module.training = mode
         for norm, momentum, own in saved:

@@ -31,7 +31,7 @@ from joslim.slimmable.axes import (
     variables,
 )
 from joslim.slimmable.declare import Declaration, own_tensors
-from joslim.slimmable.lengths import Length
+from joslim.slimmable.lengths import Length, plain
 
 Axes = list[Axis]
 
@@ -128,7 +128,7 @@ class Tracer(TorchFunctionMode):
         """The axis of a tensor that is made with this size."""
         if not isinstance(size, Length):
             return fixed(size)
-        if not size.plain:
+        if not size.single:
             size.freeze(self.why)
             return fixed(int(size))
         return size.axis(self.why)
@@ -138,7 +138,7 @@ class Tracer(TorchFunctionMode):
         if is_fixed(axis):
             return
         size = self.recall(size)
-        if not isinstance(size, Length) or not size.plain:
+        if not isinstance(size, Length) or not size.single:
             self.algebra.freeze(axis, f"a literal size of {int(size)} in {self.why}")
         elif not size.counts(axis):
             self.unify(axis, size.axis(self.why))
@@ -210,7 +210,7 @@ class Tracer(TorchFunctionMode):
         name = op_name(func)
         self.op = name
         self.why = f"{name} in {self.stack[-1] or 'forward'}" if self.stack else name
-        plain_args, plain_kwargs = tree_map(plain, (args, kwargs))
+        plain_args, plain_kwargs = tree_map(forgotten, (args, kwargs))
         try:
             result = func(*plain_args, **plain_kwargs)
         except Exception as error:
@@ -306,15 +306,13 @@ def op_name(func: Any) -> str:
     return name[:-1] if name.endswith("_") and not name.startswith("_") else name
 
 
-def plain(value: Any) -> Any:
-    """The value without its memory, for torch's own code, which compares sizes freely."""
-    if isinstance(value, Length):
-        return int(value)
+def forgotten(value: Any) -> Any:
+    """Without Lengths, for torch's own code, which compares sizes freely."""
     if isinstance(value, torch.Size):
         return torch.Size([int(size) for size in value])
     if isinstance(value, slice):
         return slice(plain(value.start), plain(value.stop), plain(value.step))
-    return value
+    return plain(value)
 
 
 def first_line(error: BaseException) -> str:
@@ -404,7 +402,13 @@ def undisturbed(model: nn.Module, training: bool) -> Iterator[None]:
     Norms stay in eval mode, since a batch of one has no variance to normalise by.
     """
     modes = [(module, module.training) for module in model.modules()]
-    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    buffers = [
+        (module, name, buffer, buffer.detach().clone())
+        for module in model.modules()
+        if not isinstance(module, torch.jit.ScriptModule)
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
     model.train(training)
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._NormBase):
@@ -416,8 +420,8 @@ def undisturbed(model: nn.Module, training: bool) -> Iterator[None]:
         for module, mode in modes:
             module.training = mode
         with torch.no_grad():
-            for buffer, value in buffers:
-                buffer.copy_(value)
+            for module, name, buffer, value in buffers:
+                module._buffers[name] = buffer.copy_(value)
 
 
 def devices_of(model: nn.Module) -> list[torch.device]:

@@ -45,8 +45,8 @@ children = st.lists(st.tuples(*(st.integers(1, units) for units in UNITS)), max_
 def test_a_term_is_the_product_of_its_axes(terms: list[Term], units: list[tuple[int, ...]]) -> None:
     counts = np.array(units, dtype=np.int64).reshape(-1, 3) * STEPS
     prices = Pricer(blueprint(), terms)(counts)
-    assert prices.shape == (len(units), len(terms))
-    for row, child in zip(prices, units):
+    assert prices.shape == (len(terms), len(units))
+    for row, child in zip(prices.T, units):
         for price, term in zip(row, terms):
             expected = term.times
             for layout in term.layouts:

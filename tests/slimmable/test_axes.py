@@ -140,11 +140,6 @@ def test_quotient_undoes_scale(axis, by):
     assert entries(outer) == entries(axis)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="a Var that occurs twice is coarsened twice, by segments taken before the first time",
-)
 def test_an_axis_of_equal_halves_has_a_quotient():
     (half,) = fresh(8)
     row = Algebra().quotient((half, half), 4, WHY)
@@ -201,7 +196,6 @@ def test_nothing_is_bound_once_locked(act):
     assert axis[0].var.bound is None
 
 
-@pytest.mark.xfail(strict=True, reason="only one of the Vars is named, and any one of them")
 def test_all_that_must_be_frozen_is_named_at_once():
     algebra, a, b = Algebra(), fresh(8), fresh(6)
     algebra.locked = True

@@ -123,7 +123,7 @@ def test_an_axis_that_occurs_twice_has_one_size():
     state = layer_state(CONV, (5, 2, 1), nn.Conv2d(6, 8, 3))
     assert (state[PREFIX + "size0"], state[PREFIX + "size1"]) == (5, 3)
     assert not state[PREFIX + "whole"]
-    assert layer_state(CONV, (8, 4, 2), nn.Conv2d(6, 8, 3))[PREFIX + "whole"]
+    assert layer_state(CONV, None, nn.Conv2d(6, 8, 3))[PREFIX + "whole"]
 
 
 def norm_at(units, **state):
@@ -163,7 +163,6 @@ def test_a_norm_can_be_told_not_to_track():
     assert norm.track_running_stats is False
 
 
-@pytest.mark.xfail(strict=True, reason="instance norms move statistics whatever tracks says")
 def test_a_slimmed_instance_norm_does_not_move_statistics():
     norm = nn.InstanceNorm1d(8, affine=True, track_running_stats=True)
     dress(norm, NORM)

@@ -229,7 +229,6 @@ def test_only_the_full_network_moves_running_statistics(net, x, children):
     assert net.bn1.num_batches_tracked == 1
 
 
-@pytest.mark.xfail(strict=True, reason="an InstanceNorm that tracks moves them at every width")
 def test_tracking_instance_norms_move_at_full_width_only():
     model = nn.Sequential(
         nn.Conv2d(3, 8, 1), nn.InstanceNorm2d(8, track_running_stats=True), nn.Conv2d(8, 4, 1)
@@ -331,7 +330,6 @@ def chain(x):
 
 
 @pytest.mark.usefixtures("dynamo")
-@pytest.mark.xfail(strict=True, reason="each set of layers that are whole is compiled anew")
 def test_children_with_some_layers_whole_are_not_compiled_anew(chain, x, assert_same):
     shares = [(1, 1, 1), (0.5, 0.5, 0.5), (1, 0.5, 0.5), (0.5, 1, 0.5), (0.5, 0.5, 1), (1, 1, 0.5)]
     all_widths = [chain.space.at(share) for share in shares]

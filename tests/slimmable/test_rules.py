@@ -345,31 +345,12 @@ def free(net: Any) -> int:
     return sum(not {"neck", "throat"} & {dim.name} for dim in net.space.dims)
 
 
-ONE_CHANNEL = "in a child with one channel, view(n, c, ...) takes the axis of c for the batch's"
-NOT_FREE = {
-    "activation-logsigmoid": "no rule: torch calls it log_sigmoid",
-    "pointwise-floor_division": "no rule: the operator arrives as floordiv",
-    "view-view_pooled": "the axes of length one that are left over are looked up beyond the end",
-    "view-view_gate": "the axes of length one that are left over are looked up beyond the end",
-    "view-view_pairs": "one pair of channels is an axis of length one, taken for another one",
-    "view-view_divided": "one channel in each row is an axis of length one, taken for another one",
-}
-NOT_SINGLE = ("view-view_all_sized", "view-as_other")
-
-
-def with_failures(reasons: dict[str, str]) -> list[Any]:
-    def marks(case: str) -> Any:
-        return pytest.mark.xfail(strict=True, reason=reasons[case]) if case in reasons else ()
-
-    return [pytest.param(case, marks=marks(case)) for case in CASES]
-
-
-@pytest.mark.parametrize("case", with_failures(NOT_FREE))
+@pytest.mark.parametrize("case", list(CASES))
 def test_enough_channels_stay_free(case):
     assert free(slimmed(case)) >= CASES[case][0]
 
 
-@pytest.mark.parametrize("case", with_failures(dict.fromkeys(NOT_SINGLE, ONE_CHANNEL)))
+@pytest.mark.parametrize("case", list(CASES))
 def test_a_single_channel_is_as_good_as_several(case, assert_same):
     net = slimmed(case, low=0.1)
     check_child(net, net.space.smallest, assert_same)
@@ -484,11 +465,6 @@ class CropsToOther(nn.Module):
         return self.fc(torch.cat([x, y[:, : x.shape[1]]], 1).mean((2, 3)))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=RuntimeError,
-    reason="a slice up to the width of another tensor is taken for the whole axis",
-)
 def test_a_crop_to_the_width_of_another_tensor_holds_at_every_width(assert_same):
     net = joslim.slim(CropsToOther(), torch.randn(1, 3, 4, 4))
     x = torch.randn(2, 3, 4, 4)
@@ -498,7 +474,6 @@ def test_a_crop_to_the_width_of_another_tensor_holds_at_every_width(assert_same)
             assert_same(net(x), net.child(widths)(x))
 
 
-@pytest.mark.xfail(strict=True, reason="letters that only one operand has are summed beforehand")
 def test_an_einsum_that_sums_first_is_priced_as_torch_counts_it():
     net = joslim.slim(Tiny(lambda a, c: torch.einsum("nchw,ndxy->ncd", a, c)), EXAMPLE)
     with FlopCounterMode(display=False) as counter, torch.no_grad():

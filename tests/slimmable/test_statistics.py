@@ -255,7 +255,6 @@ def test_no_batches_are_refused(net, full):
     assert not net.statistics
 
 
-@pytest.mark.xfail(strict=True, reason="an InstanceNorm does not count its batches")
 def test_tracking_instance_norms_are_recalibrated():
     norm = nn.InstanceNorm2d(8, track_running_stats=True)
     net = joslim.slim(
@@ -293,7 +292,6 @@ def test_scoring_by_batch_statistics_moves_nothing(net, full):
         assert_statistics(net.statistics[key], value)
 
 
-@pytest.mark.xfail(strict=True, reason="num_batches_tracked goes on counting in train mode")
 def test_scoring_in_train_mode_moves_nothing_either(net):
     before = buffers(net.train())
     with batch_statistics(net):

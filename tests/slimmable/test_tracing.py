@@ -13,8 +13,8 @@ from joslim.slimmable.lengths import Length
 from joslim.slimmable.tracing import (
     OpFailed,
     Tracer,
+    forgotten,
     op_name,
-    plain,
     tensors_in,
     trace,
     undisturbed,
@@ -138,12 +138,12 @@ def test_one_name_for_all_forms_of_an_operation(func, name):
     assert op_name(func) == name
 
 
-def test_plain_forgets_what_a_length_counts():
+def test_torch_gets_integers_that_forgot_what_a_length_counts():
     number = Length.of(Algebra(), fresh(8))
-    assert type(plain(number)) is int
-    assert type(plain(slice(None, number)).stop) is int
-    assert type(plain(torch.Size([2, number]))[1]) is int
-    assert plain("text") == "text"
+    assert type(forgotten(number)) is int
+    assert type(forgotten(slice(None, number)).stop) is int
+    assert type(forgotten(torch.Size([2, number]))[1]) is int
+    assert forgotten("text") == "text"
 
 
 def test_tensors_are_found_in_outputs_of_any_class():
