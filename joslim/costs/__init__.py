@@ -36,4 +36,7 @@ def cost(which: str | Callable[[Widths], float], net: SlimmableNet, **options: A
         return FunctionCost(which, net)
     if not isinstance(which, str) or which not in COSTS:
         raise unknown("cost", str(which), COSTS)
-    return COSTS[which](which, net, **options)
+    try:
+        return COSTS[which](which, net, **options)
+    except TypeError as error:
+        raise UserError(f"cost: {which} does not take these options: {options}") from error

@@ -15,7 +15,6 @@ from torch.utils._pytree import tree_map
 
 from joslim.costs.base import Cost
 from joslim.errors import UserError
-from joslim.slimmable.cutting import cut_out
 from joslim.slimmable.net import SlimmableNet
 
 WARM_UP = 3
@@ -39,10 +38,8 @@ class Latency(Cost):
 
     def _measured(self, counts: tuple[int, ...]) -> float:
         if counts not in self._known:
-            state = self.net._slim_net
-            units = self.space.of_counts(counts).units
-            child = cut_out(self.net, state.plans, units, without=(state,)).eval()
-            self._known[counts] = time_forward(child, state.example, self.repeats)
+            child = self.net._cut(self.space.of_counts(counts)).eval()
+            self._known[counts] = time_forward(child, self.net.example, self.repeats)
         return self._known[counts]
 
 

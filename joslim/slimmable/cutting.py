@@ -28,13 +28,17 @@ def cut_out(
     """A copy of the model in which every tensor has the child's size.
 
     The copy is made by `deepcopy` with the cut tensors already in its memo, so the full weights
-    are never copied. `share`: views on the shared storage instead of copies, where a view can
-    express the cut. `without`: attributes that are not to be copied.
+    are never copied. `share`: parameters are views on the shared storage, where a view can express
+    the cut; buffers are the child's own. `without`: attributes that are not to be copied.
     """
     modules = dict(model.named_modules())
     memo: dict[int, Any] = {id(value): None for value in without}
     if share:
-        memo |= {id(t): t for t in (*model.parameters(), *model.buffers())}
+        memo |= {id(parameter): parameter for parameter in model.parameters()}
+    for module in modules.values():
+        # Results that forward keeps on the module have a history, which deepcopy refuses.
+        kept = (v for v in module.__dict__.values() if isinstance(v, Tensor) and not v.is_leaf)
+        memo |= {id(tensor): tensor.detach() for tensor in kept}
     for name, plan in plans.items():
         for tensor_name, layouts in plan.tensors.items():
             module = modules[name]
@@ -62,11 +66,10 @@ def piece(
         else:
             parts = [result.narrow(axis, start, stop - start) for start, stop in runs]
             result = torch.cat(parts, dim=axis)
-    if not share:
+    is_parameter = isinstance(tensor, nn.Parameter)
+    if not (share and is_parameter):
         result = result.clone(memory_format=torch.contiguous_format)
-    if isinstance(tensor, nn.Parameter):
-        return nn.Parameter(result, requires_grad=tensor.requires_grad)
-    return result
+    return nn.Parameter(result, requires_grad=tensor.requires_grad) if is_parameter else result
 
 
 def load_statistics(child: nn.Module, statistics: Statistics) -> None:

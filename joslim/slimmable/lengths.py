@@ -63,6 +63,9 @@ class Length(int):
         times = {var: inner * self.over for var, inner in coefficients.items()}
         return self.single and form(self.whole) == (constant * self.over, times)
 
+    def _derived(self, value: Any) -> Any:
+        return derived(value, self.algebra, self.whole + self.minus)
+
     def freeze(self, why: str) -> None:
         self.algebra.freeze(self.whole, why)
         self.algebra.freeze(self.minus, why)
@@ -75,7 +78,7 @@ class Length(int):
         if self.single and type(other) is int and other > 0:
             whole = self.whole + fixed(other * self.over)
             return Length.of(self.algebra, whole, over=self.over)
-        return int(self) + other
+        return self._derived(int(self) + plain(other))
 
     __radd__ = __add__
 
@@ -89,13 +92,13 @@ class Length(int):
             and self.over == other.over == 1
         ):
             return Length.of(self.algebra, self.whole, minus=other.whole)
-        return int(self) - other
+        return self._derived(int(self) - plain(other))
 
     def __mul__(self, other: Any) -> Any:
         if isinstance(other, float) and other > 0 and (1 / other).is_integer():
             return self / int(1 / other)
         if type(other) is not int or not self.single or other < 1:
-            return int(self) * plain(other)
+            return self._derived(int(self) * plain(other))
         if self.over % other == 0:
             self.axis("divided")  # c // 2 * 2 is c only where c is even
             return Length.of(self.algebra, self.whole, over=self.over // other)
@@ -105,7 +108,7 @@ class Length(int):
 
     def __floordiv__(self, other: Any) -> int:
         if type(other) is not int or not self.single or other < 1 or int(self) % other:
-            return int(self) // plain(other)
+            return self._derived(int(self) // plain(other))
         return Length.of(self.algebra, self.whole, over=self.over * other)
 
     def __truediv__(self, other: Any) -> float:
@@ -116,7 +119,8 @@ class Length(int):
     def __mod__(self, other: Any) -> int:
         if type(other) is int and other > 0 and self.single and int(self) % other == 0:
             self.algebra.rows(self.axis("divided"), other, f"divided by {other}")
-        return int(self) % plain(other)
+            return 0
+        return self._derived(int(self) % plain(other))
 
     def _compared(self, other: Any, result: bool) -> bool:
         """A comparison must come out the same at every width.
@@ -157,4 +161,64 @@ class Length(int):
 
 def plain(number: Any) -> Any:
     """The number without its memory."""
-    return int(number) if isinstance(number, Length) else number
+    return int(number) if isinstance(number, (Length, Derived)) else number
+
+
+class Derived(int):
+    """A number that was computed from a Length in some way that is not followed.
+
+    It may be wrong at another width. So it freezes its channels as soon as anything depends on it:
+    a comparison, a truth value, an argument of a torch operation.
+    """
+
+    algebra: Algebra
+    sources: Axis
+
+    def freeze(self, why: str) -> None:
+        self.algebra.freeze(self.sources, why)
+
+    def __bool__(self) -> bool:
+        self.freeze(COMPARED)
+        return int(self) != 0
+
+    __hash__ = int.__hash__
+
+
+def derived(value: Any, algebra: Algebra, sources: Axis) -> Any:
+    if type(value) is not int:
+        return value
+    result = Derived(value)
+    result.algebra, result.sources = algebra, sources
+    return result
+
+
+def _spread(name: str) -> None:
+    """What is made of a Derived number, or of a Length by any other operator, is Derived."""
+
+    def operate(self: Any, *others: Any) -> Any:
+        value = getattr(int, name)(int(self), *map(plain, others))
+        sources = self.sources if isinstance(self, Derived) else self.whole + self.minus
+        for other in others:
+            sources += getattr(other, "sources", getattr(other, "whole", ()))
+        return derived(value, self.algebra, sources)
+
+    for kind in (Length, Derived):
+        if name not in vars(kind):
+            setattr(kind, name, operate)
+
+
+def _compare(name: str) -> None:
+    def compare(self: Any, other: Any) -> Any:
+        self.freeze(COMPARED)
+        return getattr(int, name)(int(self), plain(other))
+
+    setattr(Derived, name, compare)
+
+
+for _name in ("add", "sub", "mul", "floordiv", "mod", "and", "or", "xor", "lshift", "rshift"):
+    _spread(f"__{_name}__")
+    _spread(f"__r{_name}__")
+for _name in ("neg", "abs", "invert", "pow"):
+    _spread(f"__{_name}__")
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    _compare(f"__{_name}__")

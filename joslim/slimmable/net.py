@@ -59,6 +59,11 @@ class SlimmableNet(nn.Module):
         return self._slim_net.frozen
 
     @property
+    def example(self) -> tuple[Any, ...]:
+        """The sample that costs are counted for: the first of the example input."""
+        return self._slim_net.example
+
+    @property
     def active(self) -> Widths:
         """The child that `forward` runs now."""
         return self._slim_net.active
@@ -94,18 +99,24 @@ class SlimmableNet(nn.Module):
         """The child as an ordinary module, equal to this network at these widths.
 
         `share=True`: its parameters are views on the shared storage, so that several threads can
-        run different children of one network (parts of a concat cannot be views: those are copies).
+        run different children of one network. What follows a concat cannot be a view, and is a copy
+        of the weights as they are now.
         """
         widths = self._checked(getattr(widths, "widths", widths))
         state = self._slim_net
-        statistics = state.statistics.get(widths)
-        if state.norms and statistics is None and widths != self.space.full:
+        if state.norms and widths not in state.statistics and widths != self.space.full:
             warnings.warn(
                 "this child has the BatchNorm statistics of the full network, which do not fit it: "
                 "call joslim.recalibrate(net, batches) at its widths first, or on the child",
                 stacklevel=2,
             )
-        return cut_out(self, state.plans, widths.units, share, statistics, without=(state,))
+        return self._cut(widths, share)
+
+    def _cut(self, widths: Widths, share: bool = False) -> nn.Module:
+        """`child` without a warning."""
+        state = self._slim_net
+        own = state.statistics.get(widths)
+        return cut_out(self, state.plans, widths.units, share, own, without=(state,))
 
     def _states(self, widths: Widths) -> list[dict[str, Any]]:
         """The attributes of every layer at these widths."""
@@ -134,6 +145,8 @@ class SlimmableNet(nn.Module):
     def _apply(self, fn: Any, *args: Any, **kwargs: Any) -> Any:
         """Moving the network to another device takes the statistics and indices along."""
         result = super()._apply(fn, *args, **kwargs)
+        if "_slim_net" not in self.__dict__:  # a slice of a Sequential has its class, but no state
+            return result
         state = self._slim_net
         for own in state.statistics.values():
             for name, (mean, var) in own.items():
@@ -143,7 +156,7 @@ class SlimmableNet(nn.Module):
         return result
 
 
-RESERVED = ("space", "blueprint", "frozen", "active", "statistics", "at", "use", "child")
+RESERVED = ("space", "blueprint", "frozen", "example", "active", "statistics", "at", "use", "child")
 
 
 def make_slimmable(model: nn.Module, plan: Plan, example: tuple[Any, ...]) -> SlimmableNet:

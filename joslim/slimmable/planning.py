@@ -80,7 +80,7 @@ def freeze_unused(
     for declaration in declared.values():
         for axis in declaration.axes():
             for var in set(form(axis)[1]) - made:
-                algebra.bind(var, fixed(var.units, "no layer that ran makes it"), "")
+                algebra.bind(var, fixed(var.units, "it did not run on the example"), "")
 
 
 def freeze_kept(produced: list[Produced], keep: Sequence[str], algebra: Algebra) -> None:
@@ -108,7 +108,8 @@ def make_plan(
         if module in declared and (layer := layer_plan(declared[module], layouts))
     }
     blueprint = draw_blueprint(model, declared, tracers[0].ops, space, layouts)
-    return Plan(blueprint, layers, frozen_layers(produced), variables)
+    frozen = [*frozen_layers(produced), *silent_layers(model, declared, produced)]
+    return Plan(blueprint, layers, frozen, variables)
 
 
 def makers_of_variables(produced: list[Produced]) -> dict[Var, list[Produced]]:
@@ -198,6 +199,22 @@ def frozen_layers(produced: list[Produced]) -> list[Frozen]:
     return list(found.values())
 
 
+def silent_layers(
+    model: nn.Module, declared: dict[nn.Module, Declaration], produced: list[Produced]
+) -> Iterator[Frozen]:
+    """Layers of which no output was seen: recurrent ones, for instance, or those that never ran."""
+    known = {p.module for p in produced}
+    for name, module in model.named_modules():
+        if not name or name in known or module not in declared:
+            continue
+        tensors = declared[module].tensors
+        weights = [axes for n, axes in tensors.items() if n in module._parameters and len(axes) > 1]
+        if weights and all(is_fixed(axis) for axes in weights for axis in axes):
+            segments = (segment for axis in weights[0] for segment in resolve(axis))
+            why = next((s.why for s in segments if s.why), "it has a single channel")
+            yield Frozen(name, length(weights[0][0]), why)
+
+
 class Layouts:
     """Turns axes in terms of Vars into Layouts in terms of Dims."""
 
@@ -223,6 +240,8 @@ class Layouts:
 
 def layer_plan(declaration: Declaration, layouts: Layouts) -> LayerPlan | None:
     """None if nothing about this module changes with the width."""
+    if all(is_fixed(axis) for axis in declaration.axes()):
+        return None
     tensors = {}
     for name, axes in declaration.tensors.items():
         plans = tuple(layouts.of(axis) for axis in axes)
@@ -234,8 +253,6 @@ def layer_plan(declaration: Declaration, layouts: Layouts) -> LayerPlan | None:
             attributes[name] = tuple(layouts.of(a) for a in axis)
         else:
             attributes[name] = layouts.of(axis)
-    if not any(not is_fixed(axis) for axis in declaration.axes()):
-        return None
     return LayerPlan(tensors, attributes)
 
 

@@ -66,6 +66,11 @@ def find(name: str) -> Rule | None:
     return RULES.get(name)
 
 
+def may_give_up(name: str) -> bool:
+    """Whether what this operation multiplies may have to be counted by torch's own counter."""
+    return find(name) is None or name in ("einsum", "matmul", "mv")
+
+
 @cache
 def is_pointwise(name: str) -> bool:
     """Torch itself knows which of its operations go element by element."""
@@ -81,19 +86,8 @@ def is_pointwise(name: str) -> bool:
 @rule(
     *("pointwise", "hardswish", "log_sigmoid", "softsign", "tanhshrink", "softmin", "rsub", "rdiv"),
     *("rpow", "rfloordiv", "copy", "clip", "iadd", "isub", "imul", "idiv", "radd", "rmul", "gelu"),
-    *(
-        "floor_divide",
-        "floordiv",
-        "ifloordiv",
-        "mod",
-        "rmod",
-        "true_divide",
-        "truediv",
-        "bernoulli",
-        "masked_fill",
-        "relu6",
-        "quick_gelu",
-    ),
+    *("floor_divide", "floordiv", "ifloordiv", "true_divide", "truediv", "mod", "rmod"),
+    *("bernoulli", "masked_fill", "relu6"),
     reuses="in place",
 )
 def pointwise(t: Tracer, result: Any, *args: Any, **kwargs: Any) -> Axes:
@@ -114,11 +108,11 @@ def broadcast(t: Tracer, operands: Sequence[Axes]) -> Axes:
 
 
 @rule(
-    *("contiguous", "clone", "detach", "detach_", "to", "float", "half", "double", "bfloat16"),
+    *("contiguous", "clone", "detach", "to", "float", "half", "double", "bfloat16"),
     *("type", "type_as", "cpu", "cuda", "requires_grad", "alias", "data", "log_softmax", "softmax"),
     *("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"),
-    *("feature_dropout", "native_dropout", "normalize", "zeros_like", "ones_like", "empty_like"),
-    *("rand_like", "randn_like", "full_like", "cumsum", "cumprod", "roll", "flip", "softmax2d"),
+    *("native_dropout", "normalize", "zeros_like", "ones_like", "empty_like"),
+    *("rand_like", "randn_like", "full_like", "cumsum", "cumprod", "roll", "flip"),
     *("sort", "long", "int", "bool", "rrelu", "local_response_norm", "gumbel_softmax", "positive"),
     *("uniform", "normal", "fill", "zero", "random", "as_tensor", "conj", "resolve_conj"),
     reuses="in place",
@@ -173,15 +167,24 @@ def conv(
     batched = axes[: -len(kernel)]
     if isinstance(groups, Length):
         t.unify(batched[-1], scale(groups.axis(t.why), length(per_group)))
-        t.unify(out, scale(groups.axis(t.why), length(out) // groups))
+        t.unify(out, scale(groups.axis(t.why), length(out) // int(groups)))
     else:
         t.unify(t.rows(batched[-1], groups), per_group)
         t.rows(out, groups)
     if bias is not None:
         t.unify(out, t.axes(bias)[0])
-    spatial = t.unslimmable(axes[-len(kernel) :], result.shape[-len(kernel) :])
+    if len(kernel) == 1 and keeps_length(weight.shape[2], stride, padding, dilation):
+        spatial = axes[-1:]  # a conv over the channels, as in efficient channel attention
+    else:
+        spatial = t.unslimmable(axes[-len(kernel) :], result.shape[-len(kernel) :])
     t.layer(weight, out, [*batched[:-1], out, per_group, *kernel, *spatial])
     return [*batched[:-1], out, *spatial]
+
+
+def keeps_length(kernel: int, stride: Any, padding: Any, dilation: Any) -> bool:
+    """Whether a conv along one axis leaves its length as it is, whatever that length is."""
+    one = [n[0] if isinstance(n, (tuple, list)) else n for n in (stride, padding, dilation)]
+    return one[0] == 1 and (one[1] == "same" or 2 * one[1] == one[2] * (kernel - 1))
 
 
 @rule("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
@@ -201,7 +204,7 @@ def conv_transpose(
     batched = axes[: -len(kernel)]
     t.unify(batched[-1], inside)
     if isinstance(groups, Length):
-        t.unify(inside, scale(groups.axis(t.why), length(inside) // groups))
+        t.unify(inside, scale(groups.axis(t.why), length(inside) // int(groups)))
         out = scale(groups.axis(t.why), length(per_group))
     else:
         t.rows(inside, groups)
@@ -232,8 +235,16 @@ def matmul(t: Tracer, result: Tensor, input: Tensor, other: Tensor, **_: Any) ->
         raise NoRule
     t.unify(left[-1], right[-2])
     batch = broadcast(t, [left[:-2], right[:-2]])
-    t.layer(other, None, [*batch, left[-2], left[-1], right[-1]])
+    out = right[-1] if t.is_constant(other) else None
+    t.layer(other, out, [*batch, left[-2], left[-1], right[-1]])
     return [*batch, left[-2], right[-1]]
+
+
+@rule("addmm", "baddbmm")
+def addmm(
+    t: Tracer, result: Tensor, input: Tensor, first: Tensor, second: Tensor, **_: Any
+) -> Axes:
+    return broadcast(t, [t.axes(input), matmul(t, result, first, second)])
 
 
 @rule("einsum")
@@ -308,7 +319,7 @@ def group_norm(
 ) -> Axes:
     axes = t.axes(input)
     if isinstance(num_groups, Length):
-        t.unify(axes[1], scale(num_groups.axis(t.why), length(axes[1]) // num_groups))
+        t.unify(axes[1], scale(num_groups.axis(t.why), length(axes[1]) // int(num_groups)))
     else:
         t.rows(axes[1], num_groups)
     for parameter in (weight, bias):
@@ -357,6 +368,12 @@ def unpool(t: Tracer, result: Tensor, input: Tensor, indices: Tensor, *_: Any, *
     for a, b in zip(t.axes(input), t.axes(indices)):
         t.unify(a, b)
     return spatial(t, result, input)
+
+
+@rule("channel_shuffle", "native_channel_shuffle")
+def channel_shuffle(t: Tracer, result: Tensor, input: Tensor, groups: int) -> Axes:
+    batch, channels, *rest = t.axes(input)
+    return [batch, scale(t.rows(channels, groups), int(groups)), *rest]
 
 
 @rule("pixel_shuffle")
@@ -600,10 +617,9 @@ def unsqueeze(t: Tracer, result: Tensor, input: Tensor, dim: int) -> Axes:
 @rule("squeeze", reuses="view")
 def squeeze(t: Tracer, result: Tensor, input: Tensor, dim: Any = None) -> Axes:
     axes = t.axes(input)
-    if dim is None:  # a slimmed axis might come down to one channel, and vanish
-        for axis in axes:
-            t.freeze(axis)
-        return [fixed(size) for size in result.shape]
+    if dim is None:
+        # A slimmed axis that came down to one channel would vanish: the smallest child is tried.
+        return [axis for axis in axes if not (is_fixed(axis) and length(axis) == 1)]
     dims = {d % len(axes) for d in ((dim,) if isinstance(dim, int) else dim)}
     return [a for d, a in enumerate(axes) if d not in dims or length(a) > 1 or not is_fixed(a)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,18 +20,17 @@ from joslim.slimmable.layers import SlimmableLayer, undress
 from joslim.slimmable.net import RESERVED, SlimmableNet, make_slimmable
 from joslim.slimmable.planning import (
     DEFAULT_LOW,
+    Frozen,
     Low,
     Options,
     Plan,
     Tie,
     freeze_kept,
     freeze_unused,
-    frozen_layers,
     make_plan,
 )
 from joslim.slimmable.tracing import (
     OpFailed,
-    Produced,
     Tracer,
     first_line,
     tensors_in,
@@ -66,9 +66,9 @@ def slim(
     check_fits(model, inputs)
     analysis = Analysis(model, first_sample(model, inputs), options)
     plan = analysis.settled_plan()
-    net = make_slimmable(model, plan, analysis.inputs)
     try:
-        check_children(net, analysis.inputs)
+        net = make_slimmable(model, plan, analysis.inputs)
+        check_children(net)
     except BaseException:
         for module in model.modules():
             undress(module)
@@ -88,9 +88,14 @@ def options_for(model: nn.Module, **given: Any) -> Options:
             values[name] = [values[name]]
     lows = values["low"].values() if isinstance(values["low"], Mapping) else [values["low"]]
     for value in lows:
-        if not isinstance(value, (int, float)) or not 0 < value <= 1:
+        if not isinstance(value, numbers.Real) or not 0 < float(value) <= 1:
             raise UserError(f"low: {value} is outside (0, 1]; type a share such as 0.25")
-    if values["divisor"] < 1:
+    for name in ("keep", "tie"):
+        for item in values[name]:
+            names = item if isinstance(item, (list, tuple)) else [item]
+            if not names or not all(isinstance(n, str) for n in names):
+                raise UserError(f"{name}: {item!r} is not a name; type names of layers: ['conv1']")
+    if not isinstance(values["divisor"], int) or values["divisor"] < 1:
         raise UserError(f"divisor: {values['divisor']} is below 1; type 1 for no rounding, or 8")
     return Options(**values)
 
@@ -151,6 +156,7 @@ class Analysis:
             if not isinstance(module, torch.jit.ScriptModule)
         }
         self.tracers: list[Tracer] = []
+        self.modes: list[bool] = []
         for training in (False, True):
             try:
                 tracer = trace(self.model, self.inputs, self.declared, self.algebra, training)
@@ -164,6 +170,7 @@ class Analysis:
                 )
                 continue
             self.tracers.append(tracer)
+            self.modes.append(training)
 
     def _count_free(self) -> int:
         return len({var for t in self.tracers for p in t.produced for var in variables(p.axis)})
@@ -176,7 +183,7 @@ class Analysis:
         while True:
             plan = make_plan(self.model, self.declared, self.tracers, self.options)
             if not len(plan.space):
-                raise nothing_to_slim(self.model, produced)
+                raise nothing_to_slim(self.model, plan.frozen)
             if (trouble := self._trouble(plan)) is None:
                 return plan
             for var in trouble.variables:
@@ -188,7 +195,7 @@ class Analysis:
         for widths in trial_children(plan.space):
             child = cut_out(self.model, plan.layers, widths.units)
             declared = self._declared_for(child)
-            for training in (False, True)[: len(self.tracers)]:
+            for training in self.modes:
                 self.algebra.locked = True
                 try:
                     with plan.sized(widths):
@@ -210,8 +217,8 @@ class Analysis:
         }
 
 
-def nothing_to_slim(model: nn.Module, produced: list[Produced]) -> UserError:
-    layers = [f"{f.layer or 'forward'}: {f.why}" for f in frozen_layers(produced)]
+def nothing_to_slim(model: nn.Module, frozen: list[Frozen]) -> UserError:
+    layers = [f"{f.layer or 'forward'}: {f.why}" for f in frozen]
     reason = f"all of its {len(layers)} layers are frozen ({layers[0]})" if layers else "no weights"
     return UserError(f"model: {type(model).__name__} has nothing to slim: {reason}")
 
@@ -226,15 +233,15 @@ def trial_children(space: WidthSpace) -> list[Widths]:
     return [space.smallest, space.random(rng), space.random(rng)]
 
 
-def check_children(net: SlimmableNet, inputs: tuple[Any, ...]) -> None:
+def check_children(net: SlimmableNet) -> None:
     """The sliced network and the cut-out child must agree."""
     for widths in trial_children(net.space):
-        child = cut_out(net, net._slim_net.plans, widths.units, without=(net._slim_net,))
+        child = net._cut(widths)
         with undisturbed(net, training=False), net.at(widths):
-            sliced = net(*inputs)
+            sliced = tensors_in(net(*net.example))
         with undisturbed(child, training=False):
-            cut = child(*inputs)
-        if not all(map(agree, tensors_in(sliced), tensors_in(cut))):
+            cut = tensors_in(child(*net.example))
+        if len(sliced) != len(cut) or not all(map(agree, sliced, cut)):
             raise UserError(
                 f"model: a child of {type(net).__name__} cut out differs from the same child "
                 "run in place; its forward must keep state that slim() cannot see"

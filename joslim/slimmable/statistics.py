@@ -26,12 +26,14 @@ def recalibrate(net: nn.Module, batches: Iterable[Any]) -> None:
     normalises by batch statistics, as in training, and dropout is off. Nothing else changes: not
     the modes, not the statistics of other children; and nothing at all if a batch fails.
     """
+    if isinstance(batches, Tensor):
+        raise UserError("batches: a tensor given, a sequence of batches needed; type [tensor]")
     slimmable = next((m for m in net.modules() if isinstance(m, SlimmableNet)), None)
     owner = slimmable or net
     norms: dict[str, Any] = {n: m for n, m in owner.named_modules() if has_statistics(m)}
     averages: dict[str, Pair] = {}
     samples = 0
-    with collecting(net, norms.values()) as ran, torch.no_grad():
+    with torch.inference_mode(False), torch.no_grad(), collecting(net, norms.values()) as ran:
         for batch in batches:
             inputs = inputs_of(batch)
             count = len(tensors_in(inputs)[0])
@@ -59,8 +61,12 @@ def has_statistics(module: nn.Module) -> bool:
 
 
 def inputs_of(batch: Any) -> tuple[Any, ...]:
-    first = batch if isinstance(batch, Tensor) else batch[0]
-    return first if isinstance(first, tuple) else (first,)
+    first = batch[0] if isinstance(batch, (tuple, list)) and batch else batch
+    inputs = first if isinstance(first, tuple) else (first,)
+    if not tensors_in(inputs) or not len(tensors_in(inputs)[0]):
+        kind = type(batch).__name__
+        raise UserError(f"batches: {kind} given, a tensor or a tuple that begins with one needed")
+    return inputs
 
 
 def blended(old: Pair, new: Pair, share: float) -> Pair:

@@ -7,8 +7,8 @@ functional layers need no special care: what is executed is what is seen.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,8 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.flop_counter import FlopCounterMode
 from torch.utils.weak import WeakIdKeyDictionary
 
+from joslim.errors import UserError
 from joslim.slimmable import rules
 from joslim.slimmable.axes import (
     Algebra,
@@ -31,12 +33,12 @@ from joslim.slimmable.axes import (
     variables,
 )
 from joslim.slimmable.declare import Declaration, own_tensors
-from joslim.slimmable.lengths import Length, plain
+from joslim.slimmable.lengths import Derived, Length, plain
 
 Axes = list[Axis]
 
-# Operators reach us as methods of many names: x + 1, 1 + x, x += 1, x.add_(1).
-OPERATORS = {"__getitem__", "__setitem__"}
+# These keep their underscores; others lose them, since x + 1, 1 + x and x += 1 are all an addition.
+INDEXING = {"__getitem__", "__setitem__"}
 
 
 class OpFailed(Exception):
@@ -127,7 +129,7 @@ class Tracer(TorchFunctionMode):
     def length_axis(self, size: int) -> Axis:
         """The axis of a tensor that is made with this size."""
         if not isinstance(size, Length):
-            return fixed(size)
+            return fixed(int(size))
         if not size.single:
             size.freeze(self.why)
             return fixed(int(size))
@@ -165,6 +167,9 @@ class Tracer(TorchFunctionMode):
         if out is not None:
             self.produces(weight, out)
 
+    def is_constant(self, tensor: Tensor) -> bool:
+        return self.node(tensor).constant
+
     def produces(self, weight: Tensor, axis: Axis) -> None:
         assert self._current is not None
         name = self._owners.get(self.node(weight).number, self._current.module)
@@ -201,6 +206,13 @@ class Tracer(TorchFunctionMode):
                 return found
         return set()
 
+    def freeze_written(self, declared: dict[nn.Module, Declaration], before: Buffers) -> None:
+        """A buffer that forward changes must keep its size: a child would leave its own behind."""
+        for (module, name), (buffer, version) in before.items():
+            if module._buffers.get(name) is not buffer or buffer._version != version:
+                for axis in declared[module].tensors[name]:
+                    self.algebra.freeze(axis, f"forward changes the buffer {name!r}")
+
     # The mode itself.
 
     def __torch_function__(
@@ -210,15 +222,20 @@ class Tracer(TorchFunctionMode):
         name = op_name(func)
         self.op = name
         self.why = f"{name} in {self.stack[-1] or 'forward'}" if self.stack else name
+        for leaf in tree_leaves((args, kwargs)):
+            if isinstance(leaf, Derived):
+                leaf.freeze(self.why)
         plain_args, plain_kwargs = tree_map(forgotten, (args, kwargs))
+        counter = FlopCounterMode(display=False) if rules.may_give_up(name) else nullcontext()
         try:
-            result = func(*plain_args, **plain_kwargs)
+            with counter:
+                result = func(*plain_args, **plain_kwargs)
         except Exception as error:
             self.failure = self._failed(args, kwargs, error)
             raise
         if name in ("shape", "size") and args and isinstance(args[0], Tensor):
             return self._measured(args[0], result, *args[1:], **kwargs)
-        self._visit(args, kwargs, result)
+        self._visit(args, kwargs, result, counter)
         return result
 
     def _failed(self, args: Any, kwargs: Any, error: Exception) -> OpFailed:
@@ -235,7 +252,7 @@ class Tracer(TorchFunctionMode):
             return Length.of(self.algebra, axes[dim])
         return torch.Size([Length.of(self.algebra, axis) for axis in axes])
 
-    def _visit(self, args: Any, kwargs: Any, result: Any) -> None:
+    def _visit(self, args: Any, kwargs: Any, result: Any, counter: Any) -> None:
         outputs = tensors_in(result)
         inputs = tensors_in((args, kwargs))
         if not outputs and self.op != "__setitem__":
@@ -249,15 +266,16 @@ class Tracer(TorchFunctionMode):
                 raise rules.NoRule
             answer = found(self, result, args, kwargs)
             self._write(outputs, inputs, answer)
-        except (rules.NoRule, IndexError, ValueError):
-            self._give_up(outputs, inputs)
+        except (rules.NoRule, IndexError, ValueError, TypeError, KeyError, AttributeError):
+            flops = counter.get_total_flops() if isinstance(counter, FlopCounterMode) else 0
+            self._give_up(outputs, inputs, flops)
         self.ops.append(self._current)
 
-    def see_compiled(self, args: Any, kwargs: Any, result: Any) -> None:
+    def see_compiled(self, args: Any, kwargs: Any, result: Any, counter: Any) -> None:
         """Compiled code ran, of which nothing was seen: it has a rule like any operation."""
         self.op, self.why = "compiled", f"compiled code in {self.stack[-1] or 'forward'}"
         with torch._C.DisableTorchFunction():
-            self._visit(args, kwargs, result)
+            self._visit(args, kwargs, result, counter)
 
     def _write(self, outputs: list[Tensor], inputs: list[Tensor], answer: Any) -> None:
         each = answer if isinstance(answer, tuple) else (answer,) * len(outputs)
@@ -276,9 +294,13 @@ class Tracer(TorchFunctionMode):
             node = self.remember(tensor, axes)
         self._current.writes.append(node)
 
-    def _give_up(self, outputs: list[Tensor], inputs: list[Tensor]) -> None:
-        """No rule: nothing that went in may be slimmed, so what comes out is fixed."""
+    def _give_up(self, outputs: list[Tensor], inputs: list[Tensor], flops: int) -> None:
+        """No rule: nothing that went in may be slimmed, so the result and its cost are fixed."""
         assert self._current is not None
+        self._current.multiplies = []
+        if flops:
+            multiply = Multiply(self._current.module, [fixed(flops // 2)], None)
+            self._current.multiplies.append(multiply)
         why = f"no rule for {self.why}"
         gone = set[Var]()
         for tensor in inputs:
@@ -298,7 +320,7 @@ def op_name(func: Any) -> str:
     name = getattr(func, "__name__", type(func).__name__)
     if name == "__get__":
         return str(getattr(func.__self__, "__name__", name))
-    if name in OPERATORS:
+    if name in INDEXING:
         return name
     if name.startswith("__") and name.endswith("__"):
         return name.strip("_")
@@ -319,15 +341,21 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def tensors_in(tree: Any) -> list[Tensor]:
-    """All tensors in nested containers, outputs of strange classes included."""
-    found: list[Tensor] = []
-    for leaf in tree_leaves(tree):
-        if isinstance(leaf, Tensor):
-            found.append(leaf)
-        elif hasattr(leaf, "__dict__") and not isinstance(leaf, (type, nn.Module)):
-            found += [v for v in tree_leaves(vars(leaf)) if isinstance(v, Tensor)]
-    return found
+def tensors_in(tree: Any, depth: int = 8) -> list[Tensor]:
+    """All tensors in nested containers and in the attributes of objects."""
+    if isinstance(tree, Tensor):
+        return [tree]
+    if depth == 0 or isinstance(tree, (str, bytes, type, nn.Module)):
+        return []
+    if isinstance(tree, Mapping):
+        parts: list[Any] = list(tree.values())
+    elif isinstance(tree, (Sequence, Set)):
+        parts = list(tree)
+    else:
+        slots = (name for kind in type(tree).__mro__ for name in getattr(kind, "__slots__", ()))
+        parts = [getattr(tree, name, None) for name in slots]
+        parts += vars(tree).values() if hasattr(tree, "__dict__") else []
+    return [tensor for part in parts for tensor in tensors_in(part, depth - 1)]
 
 
 @contextmanager
@@ -361,8 +389,9 @@ def compiled_code_seen(tracer: Tracer) -> Iterator[None]:
 
     def watched(original: Any) -> Any:
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(self, *args, **kwargs)
-            tracer.see_compiled(args, kwargs, result)
+            with FlopCounterMode(display=False) as counter:
+                result = original(self, *args, **kwargs)
+            tracer.see_compiled(args, kwargs, result, counter)
             return result
 
         return call
@@ -428,6 +457,19 @@ def devices_of(model: nn.Module) -> list[torch.device]:
     return list({p.device for p in model.parameters() if p.device.type == "cuda"})
 
 
+Buffers = dict[tuple[nn.Module, str], tuple[Tensor, int]]
+
+
+def versions(declared: dict[nn.Module, Declaration]) -> Buffers:
+    """All buffers, and how often each has been written to."""
+    return {
+        (module, name): (buffer, buffer._version)
+        for module in declared
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    }
+
+
 def trace(
     model: nn.Module,
     inputs: tuple[Any, ...],
@@ -451,12 +493,18 @@ def trace(
             attributes,
             tracer,
         ):
+            written = versions(declared)
             output = model(*inputs)
+            tracer.freeze_written(declared, written)
     except Locked:
         raise
     except Exception as error:
         raise tracer.failure or OpFailed(tracer.last_variables(), first_line(error)) from error
     tracer.op, tracer.why = "output", "it is an output of the network"
+    if not tensors_in(output):
+        raise UserError(
+            f"model: {type(model).__name__} returns no tensor, so nothing can be checked"
+        )
     for tensor in tensors_in(output):
         for axis in tracer.axes(tensor):
             tracer.freeze(axis)

@@ -37,7 +37,7 @@ def test_a_piece_of_a_parameter_is_a_parameter():
 
 def test_a_piece_is_a_view_only_if_shared():
     layout = Layout((Stretch(0, 1, 8),))
-    tensor = torch.zeros(8)
+    tensor = torch.nn.Parameter(torch.zeros(8))
     assert piece(tensor, (layout,), (3,), share=True).data_ptr() == tensor.data_ptr()
     assert piece(tensor, (layout,), (3,), share=False).data_ptr() != tensor.data_ptr()
     assert piece(tensor, (layout,), (8,), share=False).data_ptr() != tensor.data_ptr()

@@ -20,7 +20,7 @@ from joslim.slimmable.axes import (
     length,
     resolve,
 )
-from joslim.slimmable.lengths import COMPARED, Length
+from joslim.slimmable.lengths import COMPARED, Derived, Length
 
 OPERATORS = {
     "+": operator.add,
@@ -171,10 +171,36 @@ def test_half_a_length_is_an_axis_of_half_the_channels():
     assert length(axis) == 2
 
 
-def test_an_uneven_share_is_a_literal():
+@pytest.mark.parametrize(
+    "derive",
+    [
+        lambda c: c // 2,
+        lambda c: c % 4,
+        lambda c: c - 2,
+        lambda c: 16 - c,
+        lambda c: -c,
+        lambda c: abs(c),
+        lambda c: c & 1,
+        lambda c: c >> 1,
+        lambda c: 64 // c,
+        lambda c: c**2,
+        lambda c: (c % 4) * 3 + 1,
+    ],
+)
+def test_what_is_computed_in_other_ways_freezes_once_something_depends_on_it(derive):
     number, axis = measured(9)
-    assert type(number // 2) is int
+    value = derive(number)
+    assert isinstance(value, Derived)
+    assert int(value) == derive(9)
     assert not is_fixed(axis)
+    assert value == derive(9)
+    assert is_fixed(axis)
+
+
+def test_the_truth_of_a_derived_number_freezes():
+    number, axis = measured(9)
+    assert number % 4
+    assert is_fixed(axis)
 
 
 def test_a_remainder_of_zero_stays_zero_at_every_width():

@@ -210,4 +210,8 @@ def test_layers_that_never_run_are_kept_whole():
 def test_frozen_layers_have_reasons():
     net = joslim.slim(Sometimes(), torch.randn(1, 3, 4, 4))
     whys = {f.layer: f.why for f in net.frozen}
-    assert whys == {"mask": "it has a single channel", "fc": "it is an output of the network"}
+    assert whys == {
+        "mask": "it has a single channel",
+        "fc": "it is an output of the network",
+        "unused": "it did not run on the example",
+    }

@@ -320,3 +320,106 @@ def test_slimming_on_cuda(strangers, children, assert_same, name):
         with net.at(widths):
             sliced = run(net, inputs)
         assert_same(sliced, run(net.child(widths), inputs))
+
+
+class Conv(nn.Module):
+    """Two convs and whatever `forward` makes of them."""
+
+    def __init__(self, forward, **buffers):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 5, 3, padding=1)
+        self.function = forward
+        for name, tensor in buffers.items():
+            self.register_buffer(name, tensor)
+
+    def forward(self, x):
+        return self.function(self, x)
+
+
+class Answer(dict):
+    pass
+
+
+@pytest.mark.parametrize("wrap", [lambda y: Answer(y=y), lambda y: Answer(y=[Answer(y=y)])])
+def test_outputs_are_found_in_containers_of_any_class(wrap):
+    net = joslim.slim(Conv(lambda m, x: wrap(m.second(m.first(x)))), torch.zeros(1, 3, 6, 6))
+    assert [frozen.layer for frozen in net.frozen] == ["second"]
+
+
+def test_a_model_that_returns_nothing_is_refused():
+    with pytest.raises(UserError, match="returns no tensor"):
+        joslim.slim(Conv(lambda m, x: None), torch.zeros(1, 3, 6, 6))
+
+
+def replace(m, x):
+    y = m.first(x)
+    if m.training:
+        m.seen = 0.9 * m.seen + y.mean((0, 2, 3))
+    return m.second(y + m.seen[:, None, None])
+
+
+def write(m, x):
+    y = m.first(x)
+    if m.training:
+        m.seen.add_(y.mean((0, 2, 3)))
+    return m.second(y + m.seen[:, None, None])
+
+
+@pytest.mark.parametrize("forward", [replace, write])
+def test_buffers_that_forward_changes_keep_their_size(forward):
+    model = Conv(forward, seen=torch.zeros(8))
+    with pytest.raises(UserError, match="forward changes the buffer 'seen'"):
+        joslim.slim(model, torch.zeros(1, 3, 6, 6))
+
+
+def branch(m, x):
+    y = m.first(x)
+    if y.shape[1] % 3 == 0:
+        y = F.pad(y, (0, 0, 0, 0, 0, 1))
+    return m.second(y)
+
+
+def test_a_branch_on_a_remainder_freezes():
+    with pytest.raises(UserError, match="compared in forward"):
+        joslim.slim(Conv(branch), torch.zeros(1, 3, 6, 6))
+
+
+def test_operations_without_a_rule_are_priced_all_the_same():
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inside, self.cell = nn.Linear(6, 8), nn.LSTMCell(8, 4)
+            self.hidden, self.out = nn.Linear(4, 8), nn.Linear(8, 3)
+
+        def forward(self, x):
+            return self.out(torch.relu(self.hidden(self.cell(self.inside(x))[0])))
+
+    net = joslim.slim(Recurrent(), torch.zeros(1, 6))
+    child = net.child(net.space.smallest)
+    with FlopCounterMode(display=False) as counter:
+        child(torch.zeros(1, 6))
+    assert 2 * joslim.cost("macs", net)(net.space.smallest) == counter.get_total_flops()
+
+
+def test_shared_children_have_buffers_of_their_own(strangers):
+    _, net = strangers.slimmed("BottleneckResNet")
+    before = {name: buffer.clone() for name, buffer in net.named_buffers()}
+    child = net.child(net.space.smallest, share=True)
+    child.train()(*strangers.inputs_for("BottleneckResNet"))
+    assert all(torch.equal(buffer, before[name]) for name, buffer in net.named_buffers())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"divisor": "8"}, {"divisor": 2.5}, {"keep": [1]}, {"tie": [[]]}, {"low": "half"}],
+)
+def test_options_of_the_wrong_kind_are_refused_in_one_line(options):
+    model = Conv(lambda m, x: m.second(m.first(x)))
+    with pytest.raises(UserError, match=r"^\w+: [^\n]*$"):
+        joslim.slim(model, torch.zeros(1, 3, 6, 6), **options)
+
+
+def test_a_low_may_be_any_real_number():
+    model = Conv(lambda m, x: m.second(m.first(x)))
+    net = joslim.slim(model, torch.zeros(1, 3, 6, 6), low=np.float32(0.5))
+    assert net.space.smallest.counts == (4,)
