@@ -54,6 +54,14 @@ def imported(name: str) -> Any:
     return maker
 
 
+def default_shape(model: nn.Module) -> tuple[int, ...]:
+    """The input that the model asks for in its `slim_defaults`, or an image of the usual size."""
+    shape = getattr(model, "slim_defaults", {}).get("input", (3, 224, 224))
+    if not isinstance(shape, (tuple, list)) or not all(isinstance(n, int) for n in shape):
+        raise UserError(f"slim_defaults: input {shape!r} is not a shape such as (3, 224, 224)")
+    return tuple(shape)
+
+
 def blank_input(shape: tuple[int, ...]) -> Tensor:
     """One input of this shape."""
     import torch

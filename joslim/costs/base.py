@@ -37,9 +37,7 @@ class Cost(ABC):
 
     def of_counts(self, counts: NDArray[np.int64]) -> NDArray[np.float64] | NDArray[np.int64]:
         """[n, dims] channel counts -> [n] prices."""
-        if not len(counts):
-            return np.zeros(0)
-        rows = range(0, len(counts), ROWS)
+        rows = range(0, max(len(counts), 1), ROWS)
         return np.concatenate([self._price(counts[start : start + ROWS]) for start in rows])
 
     @abstractmethod

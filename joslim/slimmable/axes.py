@@ -58,9 +58,9 @@ class Locked(Exception):
         self.why = why
 
 
-def fresh(units: int) -> Axis:
+def fresh(units: int, why: str = "") -> Axis:
     """An axis of which nothing is known but its length; one entry cannot be slimmed."""
-    return (Segment(Var(units), 1),) if units > 1 else fixed(units)
+    return (Segment(Var(units), 1),) if units > 1 else fixed(units, why)
 
 
 def fixed(length: int, why: str = "") -> Axis:
@@ -253,7 +253,8 @@ class Algebra:
             segment = Segment(None, segment.length, why)
         if segment.var is None:
             return tuple(Segment(None, size, segment.why) for size in sizes)
-        pieces = tuple(s for size in sizes for s in fresh(size // segment.inner))
+        alone = f"only single units are left at {why}"
+        pieces = tuple(s for size in sizes for s in fresh(size // segment.inner, alone))
         self.bind(segment.var, pieces, why)
         return scale(pieces, segment.inner)
 
@@ -282,6 +283,7 @@ class Algebra:
         if segment.var.units % times:
             self.freeze((segment,), f"it does not divide evenly at {why}")
             return Segment(None, segment.length, why)
-        (coarse,) = fresh(segment.var.units // times)
+        alone = f"only a single unit is left at {why}"
+        (coarse,) = fresh(segment.var.units // times, alone)
         self.bind(segment.var, scale((coarse,), times), why)
-        return Segment(coarse.var, coarse.inner * segment.inner * times)
+        return Segment(coarse.var, coarse.inner * segment.inner * times, coarse.why)

@@ -7,6 +7,7 @@ follow the width, while a literal 64 is seen not to.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from joslim.slimmable.axes import (
@@ -157,6 +158,30 @@ class Length(int):
         return self._compared(other, int(self) >= plain(other))
 
     __hash__ = int.__hash__
+
+
+class Shape(tuple):
+    """What `x.shape` gives while tracing, in place of a torch.Size, which cannot be subclassed.
+
+    Two shapes that differ in a fixed axis differ at every width, so then no Length is compared.
+    """
+
+    __slots__ = ()
+
+    def numel(self) -> int:
+        return math.prod(self)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, tuple) or len(self) != len(other):
+            return False
+        pairs = list(zip(self, other))
+        fixed_pairs = [(a, b) for a, b in pairs if type(a) is int and type(b) is int]
+        return all(a == b for a, b in fixed_pairs) and all(a == b for a, b in pairs)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = tuple.__hash__
 
 
 def plain(number: Any) -> Any:

@@ -218,7 +218,7 @@ class Analysis:
 
 
 def nothing_to_slim(model: nn.Module, frozen: list[Frozen]) -> UserError:
-    layers = [f"{f.layer or 'forward'}: {f.why}" for f in frozen]
+    layers = [f"{f.layer}: {f.why}" for f in frozen]
     reason = f"all of its {len(layers)} layers are frozen ({layers[0]})" if layers else "no weights"
     return UserError(f"model: {type(model).__name__} has nothing to slim: {reason}")
 

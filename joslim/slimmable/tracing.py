@@ -33,7 +33,7 @@ from joslim.slimmable.axes import (
     variables,
 )
 from joslim.slimmable.declare import Declaration, own_tensors
-from joslim.slimmable.lengths import Derived, Length, plain
+from joslim.slimmable.lengths import Derived, Length, Shape, plain
 
 Axes = list[Axis]
 
@@ -161,7 +161,7 @@ class Tracer(TorchFunctionMode):
     def layer(self, weight: Tensor, out: Axis | None, macs: Axes) -> None:
         assert self._current is not None
         node = self.node(weight)
-        name = self._owners.get(node.number, self._current.module)
+        name = self._owners.get(node.number) or self._current.module or "forward"
         kept = node.axes if node.constant or out is not None else None
         self._current.multiplies.append(Multiply(name, macs, kept))
         if out is not None:
@@ -172,7 +172,7 @@ class Tracer(TorchFunctionMode):
 
     def produces(self, weight: Tensor, axis: Axis) -> None:
         assert self._current is not None
-        name = self._owners.get(self.node(weight).number, self._current.module)
+        name = self._owners.get(self.node(weight).number) or self._current.module or "forward"
         self.produced.append(Produced(name, axis))
 
     # Tensors.
@@ -250,7 +250,7 @@ class Tracer(TorchFunctionMode):
         axes = self.axes(tensor)
         if dim is not None:
             return Length.of(self.algebra, axes[dim])
-        return torch.Size([Length.of(self.algebra, axis) for axis in axes])
+        return Shape(Length.of(self.algebra, axis) for axis in axes)
 
     def _visit(self, args: Any, kwargs: Any, result: Any, counter: Any) -> None:
         outputs = tensors_in(result)
@@ -330,7 +330,7 @@ def op_name(func: Any) -> str:
 
 def forgotten(value: Any) -> Any:
     """Without Lengths, for torch's own code, which compares sizes freely."""
-    if isinstance(value, torch.Size):
+    if isinstance(value, (Shape, torch.Size)):
         return torch.Size([int(size) for size in value])
     if isinstance(value, slice):
         return slice(plain(value.start), plain(value.stop), plain(value.step))

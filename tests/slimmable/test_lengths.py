@@ -20,7 +20,7 @@ from joslim.slimmable.axes import (
     length,
     resolve,
 )
-from joslim.slimmable.lengths import COMPARED, Derived, Length
+from joslim.slimmable.lengths import COMPARED, Derived, Length, Shape
 
 OPERATORS = {
     "+": operator.add,
@@ -224,3 +224,21 @@ def test_comparing_after_all_is_settled_is_locked():
     algebra.locked = True
     with pytest.raises(Locked):
         bool(number > 3)
+
+
+def test_shapes_that_differ_in_a_fixed_axis_compare_no_lengths():
+    number, axis = measured(8)
+    other, other_axis = measured(12)
+    assert Shape((1, number, 6, 6)) != Shape((1, other, 3, 3))
+    assert not is_fixed(axis)
+    assert not is_fixed(other_axis)
+    assert Shape((1, number, 6, 6)) != Shape((1, other, 6, 6))
+    assert is_fixed(axis)
+    assert is_fixed(other_axis)
+
+
+def test_a_shape_counts_its_entries():
+    number, _ = measured(8)
+    entries = Shape((2, number, 3)).numel()
+    assert isinstance(entries, Length)
+    assert int(entries) == 48
