@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -271,11 +272,21 @@ class Tracer(TorchFunctionMode):
             self._give_up(outputs, inputs, flops)
         self.ops.append(self._current)
 
-    def see_compiled(self, args: Any, kwargs: Any, result: Any, counter: Any) -> None:
-        """Compiled code ran, of which nothing was seen: it has a rule like any operation."""
+    def run_compiled(self, call: Any, args: Any, kwargs: Any) -> Any:
+        """Compiled code, of which nothing is seen inside, has a rule like any operation."""
         self.op, self.why = "compiled", f"compiled code in {self.stack[-1] or 'forward'}"
         with torch._C.DisableTorchFunction():
+            counter = FlopCounterMode(display=False)
+            try:
+                with counter:
+                    result = call(*args, **kwargs)
+            except Exception as error:
+                self.failure = self._failed(args, kwargs, error)
+                raise
+            if counter.get_total_flops():
+                self.op = "compiled_layer"  # not an activation, so there is no rule
             self._visit(args, kwargs, result, counter)
+        return result
 
     def _write(self, outputs: list[Tensor], inputs: list[Tensor], answer: Any) -> None:
         each = answer if isinstance(answer, tuple) else (answer,) * len(outputs)
@@ -389,10 +400,7 @@ def compiled_code_seen(tracer: Tracer) -> Iterator[None]:
 
     def watched(original: Any) -> Any:
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            with FlopCounterMode(display=False) as counter:
-                result = original(self, *args, **kwargs)
-            tracer.see_compiled(args, kwargs, result, counter)
-            return result
+            return tracer.run_compiled(partial(original, self), args, kwargs)
 
         return call
 

@@ -6,7 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
+import joslim
 from joslim.slimmable.axes import Algebra, Locked, fixed, fresh, is_fixed, length
 from joslim.slimmable.declare import declare
 from joslim.slimmable.lengths import Length
@@ -176,3 +178,16 @@ def test_skipped_layers_are_not_seen():
     model.extra = nn.Conv2d(8, 8, 1)
     tracer, _ = traced(model, torch.randn(1, 3, 5, 5))
     assert "extra" not in [p.module for p in tracer.produced]
+
+
+def test_a_compiled_module_is_priced_once():
+    inner = torch.jit.script(nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU()))
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 1), nn.Conv2d(8, 8, 1), inner, nn.Conv2d(8, 6, 1), nn.Conv2d(6, 2, 1)
+    )
+    net = joslim.slim(model, torch.zeros(1, 3, 6, 6))
+    assert [dim.name for dim in net.space.dims] == ["0", "3"]
+    child = net.child(net.space.smallest)
+    with FlopCounterMode(display=False) as counter:
+        child(torch.zeros(1, 3, 6, 6))
+    assert 2 * joslim.cost("macs", net)(net.space.smallest) == counter.get_total_flops()
