@@ -501,3 +501,50 @@ def test_torch_knows_what_goes_element_by_element(name):
 @pytest.mark.parametrize("name", ["topk", "fft_fft", "conv2d", "no such operation"])
 def test_and_what_does_not(name):
     assert not rules.is_pointwise(name)
+
+
+class ChannelAttention(nn.Module):
+    """A conv along the channels, which keeps their number."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 4, 1)
+        self.along = nn.Conv1d(1, 1, 3, padding=1, bias=False)
+
+    def forward(self, x):
+        x = self.first(x)
+        gate = self.along(x.mean((2, 3))[:, None])
+        return self.last(x * gate.transpose(1, 2)[..., None].sigmoid())
+
+
+class Matrices(nn.Module):
+    """Linear layers written by hand."""
+
+    def __init__(self):
+        super().__init__()
+        self.w, self.v = nn.Parameter(torch.randn(3, 8)), nn.Parameter(torch.randn(8, 6))
+        self.bias, self.last = nn.Parameter(torch.randn(6)), nn.Linear(6, 2)
+
+    def forward(self, x):
+        return self.last(torch.addmm(self.bias, torch.relu(x.mean((2, 3)) @ self.w), self.v))
+
+
+class Shuffled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.shuffle = nn.Conv2d(3, 12, 1), nn.ChannelShuffle(3)
+        self.last = nn.Conv2d(12, 4, 1)
+
+    def forward(self, x):
+        return self.last(self.shuffle(self.first(x)))
+
+
+@pytest.mark.parametrize(
+    ("model", "full"),
+    [(ChannelAttention, {"first": 16}), (Matrices, {"w": 8, "v": 6}), (Shuffled, {"first": 12})],
+)
+def test_channels_stay_free_and_children_agree(model, full, assert_same):
+    net = joslim.slim(model(), EXAMPLE)
+    assert {dim.name.split("#")[0]: dim.full for dim in net.space.dims} == full
+    check_child(net, net.space.smallest, assert_same)
+    check_child(net, net.space.uniform(0.7), assert_same)
