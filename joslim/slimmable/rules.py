@@ -449,15 +449,22 @@ def chunk(t: Tracer, result: Any, input: Tensor, chunks: int, dim: int = 0) -> t
     return tuple(replaced(axes, dim, row) for _ in result)
 
 
-@rule("split", "split_with_sizes", "tensor_split")
+@rule("tensor_split")
+def tensor_split(
+    t: Tracer, result: Any, input: Tensor, indices_or_sections: Any, dim: int = 0
+) -> tuple[Axes, ...]:
+    if not isinstance(indices_or_sections, int):
+        raise NoRule
+    return chunk(t, result, input, indices_or_sections, dim)
+
+
+@rule("split", "split_with_sizes")
 def split(
     t: Tracer, result: Any, input: Tensor, split_size_or_sections: Any, dim: int = 0
 ) -> tuple[Axes, ...]:
     axes = t.axes(input)
     if is_fixed(axes[dim]):
         return tuple(replaced(axes, dim, fixed(part.shape[dim])) for part in result)
-    if t.op == "tensor_split":
-        return chunk(t, result, input, split_size_or_sections, dim)
     sizes = split_size_or_sections
     if isinstance(sizes, int):
         parts = len(result)
@@ -671,26 +678,20 @@ def repeat_interleave(
     return axes
 
 
-@rule("__getitem__", "select", "narrow")
-def getitem(t: Tracer, result: Tensor, input: Tensor, *key: Any, **kw: Any) -> Axes:
-    if t.op == "select":
-        return indexed(t, t.axes(input), in_axis(select_args(*key, **kw)))
-    if t.op == "narrow":
-        return indexed(t, t.axes(input), in_axis(narrow_args(*key, **kw)))
-    return indexed(t, t.axes(input), key[0])
+@rule("__getitem__")
+def getitem(t: Tracer, result: Tensor, input: Tensor, key: Any) -> Axes:
+    return indexed(t, t.axes(input), key)
 
 
-def select_args(dim: int, index: int) -> tuple[int, Any]:
-    return dim, index
+@rule("select")
+def select(t: Tracer, result: Tensor, input: Tensor, dim: int, index: int) -> Axes:
+    return indexed(t, t.axes(input), (slice(None),) * (dim % input.dim()) + (index,))
 
 
-def narrow_args(dim: int, start: Any, length: Any) -> tuple[int, Any]:
-    return dim, slice(start, start + length)
-
-
-def in_axis(item: tuple[int, Any]) -> Any:
-    dim, key = item
-    return (slice(None),) * dim + (key,) if dim >= 0 else (..., key) + (slice(None),) * (-dim - 1)
+@rule("narrow")
+def narrow(t: Tracer, result: Tensor, input: Tensor, dim: int, start: int, length: int) -> Axes:
+    key = slice(start, start + length)
+    return indexed(t, t.axes(input), (slice(None),) * (dim % input.dim()) + (key,))
 
 
 @rule("__setitem__")

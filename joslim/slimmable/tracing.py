@@ -199,11 +199,7 @@ class Tracer(TorchFunctionMode):
     def last_variables(self) -> set[Var]:
         """What the last operation touched that touched anything slimmable."""
         for op in reversed(self.ops):
-            found = set[Var]()
-            for node in op.reads + op.writes:
-                for axis in node.axes:
-                    found |= variables(axis)
-            if found:
+            if found := variables_of(op.reads + op.writes):
                 return found
         return set()
 
@@ -228,26 +224,25 @@ class Tracer(TorchFunctionMode):
                 leaf.freeze(self.why)
         plain_args, plain_kwargs = tree_map(forgotten, (args, kwargs))
         counter = FlopCounterMode(display=False) if rules.may_give_up(name) else nullcontext()
-        try:
-            with counter:
-                result = func(*plain_args, **plain_kwargs)
-        except Exception as error:
-            self.failure = self._failed(args, kwargs, error)
-            raise
+        with self._blamed(args, kwargs), counter:
+            result = func(*plain_args, **plain_kwargs)
         if name in ("shape", "size") and args and isinstance(args[0], Tensor):
-            return self._measured(args[0], result, *args[1:], **kwargs)
+            return self._measured(*args, **kwargs)
         self._visit(args, kwargs, result, counter)
         return result
 
-    def _failed(self, args: Any, kwargs: Any, error: Exception) -> OpFailed:
-        touched = set[Var]()
-        for tensor in tensors_in((args, kwargs)):
-            for axis in self.node(tensor).axes:
-                touched |= variables(axis)
-        touched = touched or self.last_variables()
-        return OpFailed(touched, f"{self.why} fails ({first_line(error)})")
+    @contextmanager
+    def _blamed(self, args: Any, kwargs: Any) -> Iterator[None]:
+        """If the operation raises, remember which Vars it touched."""
+        try:
+            yield
+        except Exception as error:
+            nodes = [self.node(tensor) for tensor in tensors_in((args, kwargs))]
+            touched = variables_of(nodes) or self.last_variables()
+            self.failure = OpFailed(touched, f"{self.why} fails ({first_line(error)})")
+            raise
 
-    def _measured(self, tensor: Tensor, result: Any, dim: int | None = None) -> Any:
+    def _measured(self, tensor: Tensor, dim: int | None = None) -> Any:
         axes = self.axes(tensor)
         if dim is not None:
             return Length.of(self.algebra, axes[dim])
@@ -276,13 +271,8 @@ class Tracer(TorchFunctionMode):
         """Compiled code, of which nothing is seen inside, has a rule like any operation."""
         self.op, self.why = "compiled", f"compiled code in {self.stack[-1] or 'forward'}"
         with torch._C.DisableTorchFunction():
-            counter = FlopCounterMode(display=False)
-            try:
-                with counter:
-                    result = call(*args, **kwargs)
-            except Exception as error:
-                self.failure = self._failed(args, kwargs, error)
-                raise
+            with self._blamed(args, kwargs), FlopCounterMode(display=False) as counter:
+                result = call(*args, **kwargs)
             if counter.get_total_flops():
                 self.op = "compiled_layer"  # not an activation, so there is no rule
             self._visit(args, kwargs, result, counter)
@@ -313,17 +303,14 @@ class Tracer(TorchFunctionMode):
             multiply = Multiply(self._current.module, [fixed(flops // 2)], None)
             self._current.multiplies.append(multiply)
         why = f"no rule for {self.why}"
-        gone = set[Var]()
-        for tensor in inputs:
-            for axis in self.axes(tensor):
-                gone |= variables(axis)
-        if self.algebra.locked and gone:
-            raise Locked(gone, why)
-        for tensor in inputs:
-            for axis in self.axes(tensor):
-                self.algebra.freeze(axis, why)
+        touched = (segment for x in inputs for axis in self.axes(x) for segment in axis)
+        self.algebra.freeze(tuple(touched), why)
         for tensor in outputs:
             self._wrote(tensor, inputs, [fixed(size, why) for size in tensor.shape])
+
+
+def variables_of(nodes: list[Node]) -> set[Var]:
+    return {var for node in nodes for axis in node.axes for var in variables(axis)}
 
 
 def op_name(func: Any) -> str:
