@@ -7,8 +7,8 @@ TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 .PHONY: demo test check format bench test-gpu clean
 
 demo: .venv/installed
-	$(BIN)/python examples/slim_your_own.py
-	$(BIN)/joslim profile mobilenet_v2
+	$(BIN)/joslim train --model resnet8 --data digits --low 0.12 --steps 1200 --every 12 --threads 1 \
+		--out runs/demo --overwrite
 
 test: check
 	$(TEST) -n 2

@@ -4,6 +4,9 @@
     with net.at(widths): net(x)                  run it as any of its children
     joslim.cost("macs", net)(widths)             price a child without running it
     net.child(widths)                            cut a child out as an ordinary module
+    joslim.train("resnet20", "cifar100")         train weights and widths jointly
+    joslim.Slimming(net, ...)                    the same in a loop of one's own
+    joslim.load("runs/a").front.pick(macs=20e6)  the child that fits a budget
 
 Names are imported when they are first used, so that the command line answers without torch.
 """
@@ -16,8 +19,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from joslim import models
     from joslim.costs import COSTS, Cost, cost
-    from joslim.errors import UserError
-    from joslim.slimmable import SlimmableNet, batch_statistics, recalibrate, slim
+    from joslim.data import DATASETS, Data, load_data
+    from joslim.errors import RunFailed, UserError
+    from joslim.front import Front, Point
+    from joslim.loop import Slimming, explore
+    from joslim.methods import METHODS, PRESETS
+    from joslim.runs.run import Run, load
+    from joslim.runs.training import train
+    from joslim.search import SEARCHERS, History, Searcher
+    from joslim.slimmable import SlimmableNet, batch_statistics, recalibrate, slim, sort_channels
     from joslim.widths import Dim, Knob, Widths, WidthSpace
 
 __version__ = "0.1.0"
@@ -27,7 +37,24 @@ _HOME = {
     "COSTS": "joslim.costs",
     "Cost": "joslim.costs",
     "cost": "joslim.costs",
+    "DATASETS": "joslim.data",
+    "Data": "joslim.data",
+    "load_data": "joslim.data",
+    "RunFailed": "joslim.errors",
     "UserError": "joslim.errors",
+    "Front": "joslim.front",
+    "Point": "joslim.front",
+    "Slimming": "joslim.loop",
+    "explore": "joslim.loop",
+    "METHODS": "joslim.methods",
+    "PRESETS": "joslim.methods",
+    "Run": "joslim.runs.run",
+    "load": "joslim.runs.run",
+    "train": "joslim.runs.training",
+    "SEARCHERS": "joslim.search",
+    "History": "joslim.search",
+    "Searcher": "joslim.search",
+    "sort_channels": "joslim.slimmable",
     "SlimmableNet": "joslim.slimmable",
     "batch_statistics": "joslim.slimmable",
     "recalibrate": "joslim.slimmable",
@@ -40,18 +67,35 @@ _HOME = {
 
 __all__ = [
     "COSTS",
+    "DATASETS",
+    "METHODS",
+    "PRESETS",
+    "SEARCHERS",
     "Cost",
+    "Data",
     "Dim",
+    "Front",
+    "History",
     "Knob",
+    "Point",
+    "Run",
+    "RunFailed",
+    "Searcher",
     "SlimmableNet",
+    "Slimming",
     "UserError",
     "WidthSpace",
     "Widths",
     "batch_statistics",
     "cost",
+    "explore",
+    "load",
+    "load_data",
     "models",
     "recalibrate",
     "slim",
+    "sort_channels",
+    "train",
 ]
 
 

@@ -1,4 +1,4 @@
-"""The one exception that means: the user asked for something that cannot be done."""
+"""The two exceptions that joslim raises on purpose: a user's mistake, and a run that failed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from collections.abc import Iterable
 
 class UserError(ValueError):
     """Bad input. Its message is one line: the field, the value, what is allowed, what to type."""
+
+
+class RunFailed(RuntimeError):
+    """A training that cannot go on. Its message is one line: what happened, where, what is kept."""
 
 
 def unknown(field: str, value: str, allowed: Iterable[str], most: int = 8) -> UserError:

@@ -11,14 +11,20 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from joslim.errors import UserError
+from joslim.untrusted import json_count, json_name, json_number, json_rows, json_value
 
 # Lost to rounding otherwise: 29/200 * 200 is 28.999999999999996.
 ROUNDING = 1e-9
+
+# A file may come from anybody: above these it is broken, and would only take time and memory.
+MOST_DIMS = 10_000
+MOST_CHANNELS = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -172,6 +178,40 @@ class WidthSpace:
     def smallest(self) -> Widths:
         return self.at(self.low)
 
+    def to_json(self) -> dict[str, Any]:
+        """What `of_json` takes back."""
+        return {
+            "dims": [
+                {
+                    "name": dim.name,
+                    "full": dim.full,
+                    "step": dim.step,
+                    "divisor": dim.divisor,
+                    "layers": list(dim.layers),
+                }
+                for dim in self.dims
+            ],
+            "knobs": [
+                {"name": knob.name, "dims": list(knob.dims), "low": float(knob.low)}
+                for knob in self.knobs
+            ],
+        }
+
+    @classmethod
+    def of_json(cls, record: Any) -> WidthSpace:
+        """A space that anybody may have written: what is wrong in it is a UserError."""
+        rows = json_rows(record, "dims", "space", MOST_DIMS)
+        dims = tuple(dim_of_json(row, f"space.dims[{at}]") for at, row in enumerate(rows))
+        rows = json_rows(record, "knobs", "space", MOST_DIMS)
+        knobs = tuple(
+            knob_of_json(row, f"space.knobs[{at}]", len(dims)) for at, row in enumerate(rows)
+        )
+        if len({dim.name for dim in dims}) < len(dims):
+            raise UserError("space.dims: two of them have the same name")
+        if sorted(position for knob in knobs for position in knob.dims) != [*range(len(dims))]:
+            raise UserError("space.knobs: every Dim must belong to exactly one knob")
+        return cls(dims, knobs)
+
     def _widths(self, counts: NDArray[np.int64]) -> Widths:
         return Widths(self, tuple(int(count) for count in counts))
 
@@ -196,3 +236,27 @@ def as_numbers(values: ArrayLike) -> NDArray[np.float64]:
         return np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise UserError(f"widths: {values!r} are not numbers; type multipliers: 0.5") from error
+
+
+def dim_of_json(record: Any, where: str) -> Dim:
+    full, step, divisor = (
+        json_count(json_value(record, key, where), f"{where}.{key}", 1, MOST_CHANNELS)
+        for key in ("full", "step", "divisor")
+    )
+    layers = json_rows(record, "layers", where, MOST_DIMS, least=0)
+    names = tuple(json_name(layer, f"{where}.layers[{at}]") for at, layer in enumerate(layers))
+    name = json_name(json_value(record, "name", where), f"{where}.name")
+    return Dim(name, full, step, divisor, names)
+
+
+def knob_of_json(record: Any, where: str, dims: int) -> Knob:
+    positions = json_rows(record, "dims", where, dims)
+    members = tuple(
+        json_count(position, f"{where}.dims[{at}]", 0, dims - 1)
+        for at, position in enumerate(positions)
+    )
+    low = json_number(json_value(record, "low", where), f"{where}.low")
+    if not 0 < low <= 1:
+        raise UserError(f"{where}.low: {low} is outside (0, 1]")
+    name = json_name(json_value(record, "name", where), f"{where}.name")
+    return Knob(name, members, float(low))

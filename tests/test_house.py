@@ -18,9 +18,24 @@ SOURCES = sorted((HOUSE / "joslim").rglob("*.py"))
 
 # A layer may import from itself and from those before it. joslim/__init__.py and __main__.py are
 # above all of them.
-LAYERS = ["errors", "widths", "slimmable", "costs", "cli"]
+LAYERS = [
+    "errors",
+    "untrusted",
+    "widths",
+    "data",
+    "slimmable",
+    "costs",
+    "front",
+    "search",
+    "training",
+    "methods",
+    "loop",
+    "reports",
+    "runs",
+    "cli",
+]
 # Networks know nothing of joslim, and of joslim only these know the networks.
-USERS_OF_MODELS = {"models", "cli", ""}
+USERS_OF_MODELS = {"models", "runs", "cli", ""}
 # The package itself gives its version to the layers, and nothing else: the rest would be a cycle.
 OF_THE_PACKAGE = {"__version__"}
 
@@ -79,7 +94,9 @@ def refusal(importer: str, imported: Import) -> str | None:
         return None
     here, there = layer(importer), layer(imported.path)
     if there == "models":
-        return None if here in USERS_OF_MODELS else "only the command line knows the networks"
+        return (
+            None if here in USERS_OF_MODELS else "only runs and the command line know the networks"
+        )
     if here == "models":
         return "networks know nothing of joslim"
     if here == "":
@@ -181,10 +198,8 @@ def test_public_names_resolve(name: str) -> None:
 
 
 def test_the_names_of_the_design_are_there() -> None:
-    assert {"slim", "cost", "models", "recalibrate", "SlimmableNet", "UserError"} <= {
-        *joslim.__all__
-    }
-    assert joslim.__all__ == sorted(joslim.__all__)
+    fixed = {"slim", "cost", "models", "recalibrate", "train", "Slimming", "load", "explore"}
+    assert fixed | {"SlimmableNet", "UserError"} <= {*joslim.__all__}
     assert not hasattr(joslim, "nonsense")
 
 

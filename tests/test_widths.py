@@ -1,11 +1,13 @@
 """Widths: integer counts that no rounding loses, and one child per set of counts."""
 
 import copy
+import json
 import math
 import pickle
 import re
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -360,3 +362,57 @@ def test_uniform_refuses_what_is_no_share(space: WidthSpace, value: float) -> No
 
 def test_widths_hold_counts_only(space: WidthSpace) -> None:
     assert Widths(space, (8, 9, 8)) == space.at([0.5, 0.8])
+
+
+# As JSON
+
+
+@given(chosen())
+def test_json_gives_the_same_space_again(case: Case) -> None:
+    space, multipliers = case
+    again = WidthSpace.of_json(json.loads(json.dumps(space.to_json(), allow_nan=False)))
+    assert again == space
+    assert again.at(multipliers) == space.at(multipliers)
+
+
+def test_the_json_of_a_space() -> None:
+    space = WidthSpace((Dim("a", 16, 2, 4, ("a.conv", "b")),), (Knob("k", (0,), 0.25),))
+    record = {
+        "dims": [{"name": "a", "full": 16, "step": 2, "divisor": 4, "layers": ["a.conv", "b"]}],
+        "knobs": [{"name": "k", "dims": [0], "low": 0.25}],
+    }
+    assert space.to_json() == record
+    assert WidthSpace.of_json(record).dims[0].layers == ("a.conv", "b")
+
+
+@pytest.mark.parametrize(
+    ("dim", "knob", "words"),
+    [
+        ({"full": 0}, {}, "space.dims[0].full: 0 is not a whole number from 1 to"),
+        ({"full": True}, {}, "space.dims[0].full: True"),
+        ({"full": 1.0}, {}, "space.dims[0].full: 1.0"),
+        ({"step": -2}, {}, "space.dims[0].step: -2"),
+        ({"divisor": 10**30}, {}, "space.dims[0].divisor: 1000"),
+        ({"layers": "conv"}, {}, "space.dims[0].layers: 'conv' is not a list"),
+        ({"layers": [3]}, {}, "space.dims[0].layers[0]: 3 is not a name"),
+        ({"name": "a\nb"}, {}, r"space.dims[0].name: 'a\nb' is not a name"),
+        ({}, {"dims": []}, "space.knobs[0].dims: 0 entries"),
+        ({}, {"dims": [1]}, "space.knobs[0].dims[0]: 1 is not a whole number from 0 to 0"),
+        ({}, {"low": 1.5}, "space.knobs[0].low: 1.5 is outside (0, 1]"),
+        ({}, {"low": math.nan}, "space.knobs[0].low: nan is not a finite number"),
+        ({}, {"name": None}, "space.knobs[0].name: None is not a name"),
+    ],
+)
+def test_json_that_is_no_space(dim: dict[str, Any], knob: dict[str, Any], words: str) -> None:
+    record = {
+        "dims": [{"name": "a", "full": 16, "step": 1, "divisor": 1, "layers": [], **dim}],
+        "knobs": [{"name": "k", "dims": [0], "low": 0.25, **knob}],
+    }
+    with pytest.raises(UserError, match=f"^{re.escape(words)}"):
+        WidthSpace.of_json(record)
+
+
+@pytest.mark.parametrize("record", [None, [], "space", {}, {"dims": [], "knobs": []}])
+def test_json_that_is_nothing_like_a_space(record: Any) -> None:
+    with pytest.raises(UserError, match=r"^space[^\n]*$"):
+        WidthSpace.of_json(record)

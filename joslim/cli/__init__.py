@@ -8,8 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from joslim import __version__
+from joslim.cli.front import front
+from joslim.cli.pick import pick
 from joslim.cli.profile import profile
-from joslim.errors import UserError
+from joslim.cli.train import resume, train
+from joslim.errors import RunFailed, UserError
 
 # The base of all usage errors. Typer has a copy of click inside, so click's own is another class.
 UsageError: Any = typer.BadParameter.__mro__[1]
@@ -21,7 +24,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command()(profile)
+for command in (train, resume, profile, front, pick):
+    app.command()(command)
 
 
 @app.callback(invoke_without_command=True)
@@ -37,18 +41,20 @@ def root(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Exit codes: 0; 2 for bad input, with one line on stderr; 130 for Ctrl-C."""
+    """Exit codes: 0; 2 for bad input and 1 for a run that failed, with one line on stderr; 130."""
     try:
         code = app(args=arguments, standalone_mode=False)
     except UserError as error:
-        fail(str(error))
+        fail(str(error), 2)
+    except RunFailed as error:
+        fail(str(error), 1)
     except UsageError as error:
-        fail(f"{error.format_message()} (joslim COMMAND --help lists what is allowed)")
+        fail(f"{error.format_message()} (joslim COMMAND --help lists what is allowed)", 2)
     except (typer.Abort, KeyboardInterrupt):
         sys.exit(130)
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def fail(message: str) -> None:
+def fail(message: str, code: int = 2) -> None:
     print("joslim: " + " ".join(message.split()), file=sys.stderr)
-    sys.exit(2)
+    sys.exit(code)

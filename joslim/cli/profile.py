@@ -25,7 +25,7 @@ def profile(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show the knobs of a network, what is frozen and why, and what its sizes cost."""
-    from joslim.cli.loading import blank_input, default_shape, load_model, parse_shape
+    from joslim.runs.network import blank_input, default_shape, load_model, parse_shape
 
     given = parse_shape(shape) if shape is not None else None
     network = load_model(model)

@@ -33,7 +33,10 @@ def cost(which: str | Callable[[Widths], float], net: SlimmableNet, **options: A
     if callable(which):
         if options:
             raise UserError(f"cost: a function takes no options, {', '.join(options)} given")
-        return FunctionCost(which, net)
+        own = FunctionCost(which, net)
+        if own.name in COSTS:
+            raise UserError(f"cost: {own.name} is built in; give your function another name")
+        return own
     if not isinstance(which, str) or which not in COSTS:
         raise unknown("cost", str(which), COSTS)
     try:

@@ -12,10 +12,12 @@ layers.py     a layer whose parameters read as the active child's
 net.py        SlimmableNet: at, use, child
 cutting.py    a child as an ordinary module
 statistics.py BatchNorm statistics of a child
+ordering.py   channels of a trained network in order of importance
 """
 
 from joslim.slimmable.net import SlimmableNet
+from joslim.slimmable.ordering import sort_channels
 from joslim.slimmable.slim import slim
 from joslim.slimmable.statistics import batch_statistics, recalibrate
 
-__all__ = ["SlimmableNet", "batch_statistics", "recalibrate", "slim"]
+__all__ = ["SlimmableNet", "batch_statistics", "recalibrate", "slim", "sort_channels"]

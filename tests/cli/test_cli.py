@@ -26,7 +26,7 @@ def test_help_does_not_import_torch(shell: Run) -> None:
     assert not {name for name in imported if name.split(".")[0] in ("torch", "numpy")}
 
 
-@pytest.mark.parametrize("module", ["joslim", "joslim.cli", "joslim.cli.loading", "joslim.errors"])
+@pytest.mark.parametrize("module", ["joslim", "joslim.cli", "joslim.runs.config", "joslim.errors"])
 def test_these_do_not_import_torch(module: str, shell: Run) -> None:
     check = f"import sys, {module}; sys.exit('torch' in sys.modules)"
     assert shell("-c", check).returncode == 0

@@ -1,0 +1,56 @@
+"""`joslim front`: the children that a training has found, from RUN/front.json alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from joslim.front import Front
+
+
+def front(
+    run: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show the children that a training has found, with their costs and errors."""
+    from joslim.front import Front
+
+    found = Front.read(run)
+    if as_json:
+        typer.echo(json.dumps(described(found), indent=2))
+    else:
+        show(found)
+
+
+def described(front: Front) -> dict[str, Any]:
+    """The file without the space, and the two figures, of the error that is known."""
+    error = front.error
+    return {
+        "cost": front.cost,
+        "span": list(front.span),
+        "error": error,
+        "area": front.area(error) if error else None,
+        "hypervolume": front.hypervolume(error) if error else None,
+        "children": [point.to_json() for point in front],
+    }
+
+
+def show(front: Front) -> None:
+    from rich.console import Console
+
+    from joslim.reports.tables import format_size, front_table, title
+
+    console = Console(highlight=False)
+    console.print(front_table(front))
+    low, full = (format_size(front.key, end) for end in front.span)
+    console.print(f"smallest {low}, full {full}")
+    if front.error is None:
+        console.print("no error is known for all children: no area, no hypervolume")
+        return
+    name = title(front.error)
+    console.print(f"area under the curve {front.area(front.error):.2f} % {name} (lower is better)")
+    console.print(f"hypervolume {front.hypervolume(front.error):.4f} (higher is better)")

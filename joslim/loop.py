@@ -1,0 +1,417 @@
+"""The alternating loop (equations 6 and 7 of the paper), as an object for anybody's loop.
+
+    slimming = joslim.Slimming(net, method="joslim", cost="macs", total_steps=n, scoring=batches)
+    for x, y in loader:
+        slimming.step(x, y, optimizer, criterion)
+    front = slimming.front()
+
+Symbols of the paper: K is `every`, the steps between two choices of widths; M is `samples`, the
+widths that are chosen; H is `history`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from joslim.costs import COSTS, Cost
+from joslim.costs import cost as make_cost
+from joslim.errors import RunFailed, UserError
+from joslim.front import Front, Point, check_cost_name, cost_key, non_dominated
+from joslim.methods import method as find_method
+from joslim.methods import preset as find_preset
+from joslim.search import History, Scored
+from joslim.search import searcher as make_searcher
+from joslim.search.base import Searcher
+from joslim.search.rescoring import due
+from joslim.slimmable import SlimmableNet, recalibrate
+from joslim.training.distillation import Distillation, distillation
+from joslim.training.evaluate import Metric, error, mean_loss, moved, score, wrong
+from joslim.training.step import Criterion, backward, clip_gradients, refuse_non_finite
+from joslim.widths import Widths
+
+# Children that a whole training visits, unless K is given (the paper's choice).
+CHILDREN = 1000
+# Batches that are kept of a `scoring` that can only be iterated over.
+KEPT_BATCHES = 64
+
+
+class Slimming:
+    """Trains all widths of a network at once, and chooses the widths while it does.
+
+    net: what `joslim.slim` returned, or a wrapper of it that is to be called instead (DDP).
+    method, preset: names of `METHODS` and `PRESETS`. cost: a name, a function of Widths, or a Cost.
+    scoring: un-augmented training batches (inputs, labels); one of them scores all children of a
+    round. every: steps between choices (K); by default so that 1000 children are visited.
+    samples: widths besides the largest and the smallest (M). widths: the child of method `single`.
+    distill: how children learn from the full network. searcher: a Searcher or the name of one.
+    rescore: children scored anew in a round, at most. seed: of everything random in here.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        *,
+        method: str = "joslim",
+        cost: str | Callable[[Widths], float] | Cost = "macs",
+        total_steps: int,
+        scoring: Iterable[Any],
+        every: int | None = None,
+        samples: int = 2,
+        widths: Widths | None = None,
+        distill: str | Distillation = "soft",
+        preset: str = "default",
+        searcher: str | Searcher | None = None,
+        rescore: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        at_least_one("total_steps", total_steps)
+        at_least_one("samples", samples)
+        self.model = net
+        self.net = slimmable_inside(net)
+        self.space = self.net.space
+        self.cost = cost if isinstance(cost, Cost) else make_cost(cost, self.net)
+        check_cost_name(cost_key(self.cost.name))
+        self.history = History(self.cost)
+        self.name, self.method = find_method(method)
+        self.preset = find_preset(preset)
+        self.total_steps = total_steps
+        self.samples = samples
+        self.every = default_every(total_steps, samples) if every is None else every
+        at_least_one("every", self.every)
+        if widths is not None and self.method.sandwich:
+            raise UserError(f"widths: only method single trains given widths, not {self.name!r}")
+        self.alone = widths
+        self.distill = distillation(distill)
+        self.searcher = chosen_searcher(searcher, self.preset.searchers.get(self.name))
+        self.rescore_budget = self.preset.rescore(self.every) if rescore is None else rescore
+        at_least_one("rescore", self.rescore_budget)
+        self.rng = np.random.default_rng(seed)
+        self.scoring = as_sequence(scoring)
+        # As many as a whole training visits.
+        self.children = -(-total_steps // self.every) * samples
+        self.steps = 0
+        # Passes forward and backward to learn, and forward only to score.
+        self.passes = 0
+        self.scoring_passes = 0
+        self.widths: list[Widths] = []
+        self.losses = torch.zeros(0)
+        self.criterion: Criterion | None = None
+        self._chosen_at = -1
+        self._finished_at = -1
+
+    # The loop: step = backward + optimizer + advance
+
+    def step(
+        self,
+        x: Any,
+        y: Any,
+        optimizer: torch.optim.Optimizer,
+        criterion: Criterion,
+        clip: float | None = None,
+    ) -> Tensor:
+        """One optimizer step at all widths. Returns the loss of the full network.
+
+        clip: the largest norm of the gradient. Raises RunFailed if a loss or the gradient is not
+        finite, with the weights as they were.
+        """
+        optimizer.zero_grad(set_to_none=True)
+        loss = self.backward(x, y, criterion)
+        refuse_non_finite(self.losses, self.widths, self.steps)
+        clip_gradients(self.net.parameters(), clip, self.steps)
+        optimizer.step()
+        self.advance()
+        return loss
+
+    def backward(
+        self,
+        x: Any,
+        y: Any,
+        criterion: Criterion,
+        differentiate: Callable[[Tensor], Any] = Tensor.backward,
+    ) -> Tensor:
+        """Add the gradients of all widths of this step to those that are there.
+
+        Chooses new widths first if it is time to. `losses` has the loss at each of `widths`.
+        Call it several times before `advance` to accumulate gradients. `differentiate` is called
+        with each loss: lambda loss: scaler.scale(loss).backward(), accelerator.backward, ...
+        """
+        self.criterion = criterion
+        self._choose()
+        inputs = x if isinstance(x, tuple) else (x,)
+        self.losses = backward(
+            self.model, self.net, self.widths, inputs, y, criterion, self.distill, differentiate
+        )
+        self.passes += len(self.widths)
+        return self.losses[0]
+
+    def advance(self) -> None:
+        """The optimizer has made its step. Statistics of children fit the weights no more."""
+        self.steps += 1
+        self.net.statistics.clear()
+
+    def _choose(self) -> None:
+        in_force = self._chosen_at >= 0 and (
+            self._chosen_at == self.steps
+            or (self.method.in_rounds and self.steps // self.every == self._chosen_at // self.every)
+        )
+        if in_force:
+            return
+        chosen = self.method.choose(self)
+        if self.method.sandwich:
+            # Once each: a full network that learns from itself would only cost time.
+            self.widths = [*dict.fromkeys([self.space.full, *chosen, self.space.smallest])]
+        else:
+            self.widths = [self.alone or self.space.full]
+        self._chosen_at = self.steps
+
+    # What methods ask for
+
+    def score(self, children: Sequence[Widths]) -> list[float]:
+        """Their losses on this round's batch of un-augmented training data."""
+        batch = self.scoring[self.steps // self.every % len(self.scoring)]
+        self.scoring_passes += len(children)
+        return score(self.net, children, batch, self._criterion())
+
+    def rescore(self) -> None:
+        ids = due(self.history, self.rescore_budget)
+        losses = self.score([self.history.visits[i].widths for i in ids])
+        self.history.record(dict(zip(ids, losses)), self.steps)
+
+    def _criterion(self) -> Criterion:
+        if self.criterion is None:
+            raise UserError("criterion: none given yet; type slimming.front(criterion=...)")
+        return self.criterion
+
+    # The answer
+
+    def front(
+        self,
+        criterion: Criterion | None = None,
+        *,
+        batches: Iterable[Any] | None = None,
+        images: int = 2048,
+        val: Iterable[Any] | None = None,
+        test: Iterable[Any] | None = None,
+        metric: Metric = wrong,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> Front:
+        """The children that no other child beats in both training loss and cost.
+
+        Each child gets BatchNorm statistics of its own from `batches` of un-augmented training
+        images (by default `images` of those in `scoring`), and its loss on the same images; then
+        its errors on `val` and `test` batches, if given.
+        metric(outputs, labels): how wrong each sample is, from 0 to 1. The statistics of these
+        children stay in `net.statistics`, so that `net.use(point)` is instant and right.
+        """
+        self.criterion = criterion or self.criterion
+        self._criterion()
+        # Every child is tested: what can be read once only is kept.
+        val, test = (list(b) if isinstance(b, Iterator) else b for b in (val, test))
+        if self._finished_at != self.steps:
+            self.method.finish(self)
+            self._finished_at = self.steps
+        finalists = self._finalists()
+        seen = first_images(self.scoring, images) if batches is None else [*batches]
+        losses = {}
+        for done, child in enumerate(finalists):
+            progress(done, len(finalists))
+            losses[child] = self._judge(self.history.visits[child].widths, seen)
+        progress(len(finalists), len(finalists))
+        self.history.record(losses, self.steps)
+        if not any(math.isfinite(loss) for loss in losses.values()):
+            raise RunFailed(f"none of {len(self.history)} children has a finite loss: no front")
+        points = [self._point(child, val, test, metric) for child in self._best(finalists)]
+        kept = {point.widths for point in points}
+        for widths in [w for w in self.net.statistics if w not in kept]:
+            del self.net.statistics[widths]
+        span = (float(self.cost(self.space.smallest)), float(self.cost(self.space.full)))
+        return Front(points, self.cost.name, span)
+
+    def _finalists(self) -> list[int]:
+        """The children that are worth judging on many images: front after front, as many as fit."""
+        most = self.preset.finalists
+        everyone = range(len(self.history))
+        if len(everyone) <= most:
+            return list(everyone)
+        losses = self.score([visit.widths for visit in self.history.visits])
+        self.history.record(dict(zip(everyone, losses)), self.steps)
+        scored = self.history.scored()
+        return sorted(scored.ids[nearest_the_front(scored, most)].tolist())
+
+    def _judge(self, child: Widths, batches: Sequence[Any]) -> float:
+        with self.net.at(child):
+            # The full network has the statistics of its training: nobody else's are touched.
+            if child != self.space.full:
+                recalibrate(self.net, (moved_batch(self.net, batch) for batch in batches))
+            return mean_loss(self.net, batches, self._criterion())
+
+    def _best(self, finalists: list[int]) -> list[int]:
+        """Ids of the finalists that are not dominated, by cost."""
+        scored = self.history.scored()
+        chosen = np.isin(scored.ids, finalists)
+        ids, costs = scored.ids[chosen], scored.costs[chosen]
+        best = non_dominated(scored.losses[chosen], costs)
+        return ids[best][np.argsort(costs[best], kind="stable")].tolist()
+
+    def _point(
+        self, child: int, val: Iterable[Any] | None, test: Iterable[Any] | None, metric: Metric
+    ) -> Point:
+        visit = self.history.visits[child]
+        loss = self.history.loss(child)
+        assert loss is not None
+        with self.net.at(visit.widths):
+            errors = [None if b is None else error(self.net, b, metric) for b in (val, test)]
+        return Point(visit.widths, self._costs(visit.widths), loss, errors[0], errors[1])
+
+    def _costs(self, child: Widths) -> dict[str, float]:
+        """What can be counted, and the cost of this training by its own name."""
+        counted = [make_cost(name, self.net) for name in COSTS if name != "latency"]
+        costs = {cost.name: cost(child) for cost in [*counted, self.cost]}
+        if "latency" in costs:
+            costs[cost_key("latency")] = costs.pop("latency")
+        return costs
+
+    # State: all that the next step depends on, besides the network and the optimizer
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain lists and numbers, which torch.load(weights_only=True) and JSON can read."""
+        return {
+            "settings": self._settings(),
+            "steps": self.steps,
+            "passes": self.passes,
+            "scoring_passes": self.scoring_passes,
+            "chosen_at": self._chosen_at,
+            "finished_at": self._finished_at,
+            "widths": [list(child.counts) for child in self.widths],
+            "history": self.history.state_dict(),
+            "searcher": self.searcher.state_dict(),
+            "rng": self.rng.bit_generator.state,
+        }
+
+    def _settings(self) -> dict[str, Any]:
+        """What a state is of. The number of steps is not in it: a training may be extended."""
+        return {
+            "method": self.name,
+            "cost": self.cost.name,
+            "every": self.every,
+            "samples": self.samples,
+            "searcher": type(self.searcher).__name__,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for field, mine in self._settings().items():
+            if (theirs := state["settings"][field]) != mine:
+                raise UserError(f"{field}: the state is of {theirs!r}, this is {mine!r}")
+        for field in ("steps", "passes", "scoring_passes"):
+            setattr(self, field, state[field])
+        self._chosen_at = state["chosen_at"]
+        self._finished_at = state["finished_at"]
+        self.widths = [self.space.of_counts(counts) for counts in state["widths"]]
+        self.history.load_state_dict(state["history"])
+        self.searcher.load_state_dict(state["searcher"])
+        self.rng.bit_generator.state = state["rng"]
+
+
+def explore(
+    net: SlimmableNet,
+    batches: Iterable[Any],
+    criterion: Criterion,
+    *,
+    cost: str | Callable[[Widths], float] | Cost = "macs",
+    searcher: str | Searcher = "targeted",
+    children: int = 200,
+    seed: int = 0,
+    **options: Any,
+) -> Front:
+    """The front of a network whose weights are trained: a search and nothing else.
+
+    batches: un-augmented training batches. searcher: a name of `SEARCHERS`, or one of your own.
+    options: those of `Slimming.front`.
+    """
+    at_least_one("children", children)
+    slimming = Slimming(
+        net,
+        method="bignas",
+        cost=cost,
+        total_steps=-(-children // 2),
+        every=1,
+        scoring=batches,
+        searcher=searcher,
+        seed=seed,
+    )
+    slimming.children = children
+    return slimming.front(criterion, **options)
+
+
+def slimmable_inside(net: nn.Module) -> SlimmableNet:
+    modules = net.modules() if isinstance(net, nn.Module) else ()
+    slimmable = next((module for module in modules if isinstance(module, SlimmableNet)), None)
+    if slimmable is None:
+        raise UserError(f"net: {type(net).__name__} is not slimmable; type joslim.slim(...) first")
+    return slimmable
+
+
+def at_least_one(field: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise UserError(f"{field}: {value!r} is not a whole number of at least 1")
+
+
+def default_every(total_steps: int, samples: int) -> int:
+    """K such that `CHILDREN` are visited in a whole training."""
+    return max(1, math.floor(total_steps * samples / CHILDREN))
+
+
+def chosen_searcher(
+    wanted: str | Searcher | None, default: tuple[str, dict[str, Any]] | None
+) -> Searcher:
+    if isinstance(wanted, Searcher):
+        return wanted
+    name, options = default or ("random", {})
+    if wanted is None or wanted == name:
+        return make_searcher(name, **options)
+    return make_searcher(wanted)
+
+
+def as_sequence(batches: Iterable[Any]) -> Sequence[Any]:
+    """Batches by number. Of what can only be iterated over, the first ones are kept."""
+    if isinstance(batches, Tensor):
+        raise UserError("scoring: a tensor given, a sequence of batches (inputs, labels) needed")
+    indexed = hasattr(batches, "__getitem__") and hasattr(batches, "__len__")
+    result: Any = batches if indexed else list(islice(batches, KEPT_BATCHES))
+    if not len(result):
+        raise UserError("scoring: no batches given; at least one of (inputs, labels) is needed")
+    return result
+
+
+def first_images(batches: Sequence[Any], images: int) -> list[Any]:
+    """Batches until there are so many images in them."""
+    chosen, count = [], 0
+    for position in range(len(batches)):
+        if count >= images:
+            break
+        chosen.append(batches[position])
+        count += len(chosen[-1][1])
+    return chosen
+
+
+def moved_batch(net: nn.Module, batch: Any) -> Any:
+    device = next(net.parameters()).device
+    inputs = batch[0] if isinstance(batch[0], tuple) else (batch[0],)
+    return (tuple(moved(value, device) for value in inputs),)
+
+
+def nearest_the_front(scored: Scored, most: int) -> np.ndarray:
+    """[n] booleans: the front, the front without it, and so on, until so many are chosen."""
+    chosen = np.zeros(len(scored), dtype=bool)
+    while chosen.sum() < min(most, len(scored)):
+        rest = np.flatnonzero(~chosen)
+        layer = rest[non_dominated(scored.losses[rest], scored.costs[rest])]
+        chosen[layer] = True
+    return chosen

@@ -1,0 +1,1 @@
+"""What a run has to show: tables for the terminal, and pictures."""

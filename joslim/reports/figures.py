@@ -1,0 +1,246 @@
+"""Pictures of fronts and of the search behind one, as .png or .svg.
+
+Drawn on a `Figure` of their own: pyplot and its global state are never touched.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from joslim.errors import UserError
+from joslim.front import ERRORS, Front, Point, best_so_far
+from joslim.reports.tables import PREFIXES, UNITS, format_size
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Visit = tuple[int, float, float]  # step, cost, latest training loss
+
+SUFFIXES = (".png", ".svg")
+DPI = 150
+# Okabe and Ito: distinct for colour-blind readers. Markers tell fronts apart in print as well.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+DARK, GREY, LIGHT = "#24292f", "#6e7781", "#d8dee4"
+
+COST_LABELS = {
+    "macs": "multiply-adds for one input",
+    "params": "parameters",
+    "memory": "memory",
+    "latency_ms": "latency for one input",
+}
+MEASURE_LABELS = {
+    "test_error": "test error",
+    "val_error": "validation error",
+    "train_loss": "training loss",
+}
+
+
+def draw_front(fronts: Mapping[str, Front], path: str | Path, title: str | None = None) -> None:
+    """Error against cost: for each budget, the error of the child that `pick` would choose.
+
+    Of the test set if all fronts know it, else of validation, else the training loss.
+    """
+    check_fronts(fronts)
+    figure = new_figure(8)
+    axes = figure.add_subplot()
+    dress(axes, next(iter(fronts.values())), shared_measure(fronts.values()))
+    draw_fronts(axes, fronts)
+    if title is not None or len(fronts) == 1:
+        put_title(axes, next(iter(fronts)) if title is None else title)
+    save(figure, path)
+
+
+def draw_run(
+    front: Front, visits: Sequence[Visit], path: str | Path, title: str | None = None
+) -> None:
+    """The front on the left; on the right every child that the search visited, and when."""
+    figure = new_figure(11)
+    left, right = figure.subplots(1, 2)
+    dress(left, front, shared_measure([front]))
+    draw_fronts(left, {"": front})
+    put_title(left, title if title is not None else "The front")
+    dress(right, front, "train_loss")
+    draw_visits(figure, right, visits)
+    draw_staircase(right, front, "train_loss", DARK, "o", 1.2, 3.5)
+    point_at(right, front, "train_loss", "the front")
+    put_title(right, f"The search: {len(visits)} children visited")
+    save(figure, path)
+
+
+def draw_fronts(axes: Axes, fronts: Mapping[str, Front]) -> None:
+    measure = shared_measure(fronts.values())
+    lines = [
+        draw_staircase(axes, front, measure, COLOURS[at % 7], MARKERS[at % 7])
+        for at, front in enumerate(fronts.values())
+    ]
+    if len(fronts) == 1:
+        label_ends(axes, next(iter(fronts.values())), measure)
+        return
+    labels = [legend_label(name, front, measure) for name, front in fronts.items()]
+    legend = axes.legend(lines, labels, frameon=False, labelcolor=DARK, fontsize=10)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+
+
+def draw_staircase(
+    axes: Axes,
+    front: Front,
+    measure: str,
+    colour: str,
+    marker: str,
+    line: float = 2.0,
+    dot: float = 5.5,
+) -> Any:
+    """A budget between two children buys the cheaper one: hence steps, and no slanted lines."""
+    costs = [point.costs[front.key] for point in front]
+    values = [getattr(point, measure) for point in front]
+    picked = [values[best] for best in best_so_far([point.train_loss for point in front])]
+    end = max(*front.span, costs[-1])
+    axes.step([*costs, end], [*picked, picked[-1]], where="post", color=colour, lw=line, alpha=0.45)
+    (dots,) = axes.plot(
+        costs, values, marker, color=colour, ms=dot, mec="white", mew=0.8, clip_on=False, zorder=3
+    )
+    return dots
+
+
+def draw_visits(figure: Figure, axes: Axes, visits: Sequence[Visit]) -> None:
+    """Later visits are darker, and on top."""
+    finite = sorted(visit for visit in visits if all(map(math.isfinite, visit)))
+    if not finite:
+        return
+    steps, costs, losses = zip(*finite)
+    dots = axes.scatter(costs, losses, c=steps, cmap="viridis_r", s=16, lw=0, alpha=0.85)
+    bar = figure.colorbar(dots, ax=axes, pad=0.02, aspect=30)
+    bar.set_label("visited at step", color=GREY)
+    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.ax.tick_params(colors=GREY, length=0, labelsize=9)
+
+
+# Words in the picture
+
+
+def label_ends(axes: Axes, front: Front, measure: str) -> None:
+    """The figures of the cheapest child above the curve, of the most expensive one below it."""
+    from matplotlib.patheffects import withStroke
+
+    for point, above in ((front[0], True), (front[-1], False))[: len(front)]:
+        cost = point.costs[front.key]
+        left = cost < sum(axes.get_xlim()) / 2
+        axes.annotate(
+            f"{format_measure(point, measure)} at {format_size(front.key, cost)}",
+            (cost, getattr(point, measure)),
+            xytext=(9 if left else 5, 3 if above else -10),
+            textcoords="offset points",
+            ha="left" if left else "right",
+            va="bottom" if above else "top",
+            color=DARK,
+            fontsize=11,
+            fontweight="bold",
+            path_effects=[withStroke(linewidth=3, foreground="white")],
+        )
+
+
+def point_at(axes: Axes, front: Front, measure: str, words: str) -> None:
+    """Words below the middle of the curve, where no visited child can lie."""
+    middle = front[len(front) // 2]
+    axes.annotate(
+        words,
+        (middle.costs[front.key], getattr(middle, measure)),
+        xytext=(-10, -10),
+        textcoords="offset points",
+        ha="right",
+        va="top",
+        color=DARK,
+        fontsize=10,
+    )
+
+
+def legend_label(name: str, front: Front, measure: str) -> str:
+    area = front.area(measure) if measure in ERRORS else None
+    label = name if area is None else f"{name}  (area {area:.1f} %)"
+    # Matplotlib leaves labels that begin with an underscore out of the legend.
+    return f" {label}" if label.startswith("_") else label
+
+
+def format_measure(point: Point, measure: str) -> str:
+    if measure in ERRORS:
+        return f"{getattr(point, measure):.1f} % error"
+    return f"loss {point.train_loss:.3f}"
+
+
+def tick(cost: str, value: float) -> str:
+    """20M, 200 KB, 3 ms: as short as it gets."""
+    unit = UNITS.get(cost, "")
+    prefixes = () if unit == "ms" else PREFIXES
+    size, prefix = next(((s, p) for s, p in prefixes if abs(value) >= s), (1.0, ""))
+    space = " " if unit else ""
+    return f"{value / size:g}{space}{prefix}{unit}" if value else "0"
+
+
+def put_title(axes: Axes, words: str) -> None:
+    axes.set_title(
+        words, loc="left", color=DARK, fontsize=13, fontweight="bold", pad=12, parse_math=False
+    )
+
+
+# The paper
+
+
+def new_figure(width: float) -> Figure:
+    """White on purpose: it then reads the same on a light and on a dark page."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, 4.5), dpi=DPI, facecolor="white", layout="constrained")
+
+
+def dress(axes: Axes, front: Front, measure: str) -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    percent = measure in ERRORS
+    axes.set_xlabel(COST_LABELS.get(front.key, front.key), color=GREY, parse_math=False)
+    axes.set_ylabel(MEASURE_LABELS[measure], color=GREY)
+    axes.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 2.5, 5, 10]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(front.key, value)))
+    if percent:
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %"))
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color(LIGHT)
+    axes.grid(axis="y", color=LIGHT, lw=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(colors=GREY, length=0, labelsize=10)
+    axes.margins(x=0.04, y=0.14)
+    # An invisible line, so that the axis reaches from the smallest network to the full one.
+    axes.plot(front.span, [getattr(front[0], measure)] * 2, alpha=0)
+
+
+def save(figure: Figure, path: str | Path) -> None:
+    target = Path(path)
+    if target.suffix.lower() not in SUFFIXES:
+        raise UserError(f"path: {str(path)!r} ends in none of {', '.join(SUFFIXES)}")
+    try:
+        # Without a date, the same front gives the same file.
+        figure.savefig(target, metadata={"Date": None} if target.suffix == ".svg" else None)
+    except OSError as error:
+        raise UserError(f"path: {str(path)!r} cannot be written: {error.strerror}") from error
+
+
+# What can be drawn together
+
+
+def shared_measure(fronts: Any) -> str:
+    fronts = list(fronts)
+    known = (name for name in ERRORS if all(front.errors(name) is not None for front in fronts))
+    return next(known, "train_loss")
+
+
+def check_fronts(fronts: Mapping[str, Front]) -> None:
+    keys = {front.key for front in fronts.values()}
+    if not fronts:
+        raise UserError("fronts: none given; give at least one by its name")
+    if len(keys) > 1:
+        raise UserError(f"fronts: they have different costs: {', '.join(sorted(keys))}")

@@ -1,0 +1,168 @@
+"""Checkpoints: all that the next step depends on, swapped in whole.
+
+model.safetensors        weights and buffers
+statistics.safetensors   BatchNorm statistics of the front's children, once there is a front
+state.pt                 optimizer, scaler, the loop's state: loaded with weights_only=True
+checkpoint.json          the step, and a checksum of each file
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from joslim.errors import RunFailed, UserError
+from joslim.runs.folder import CHECKPOINT, RunFolder, remove
+from joslim.slimmable import SlimmableNet
+
+MODEL = "model.safetensors"
+STATISTICS = "statistics.safetensors"
+STATE = "state.pt"
+SUMMARY = "checkpoint.json"
+
+
+def save(folder: RunFolder, net: SlimmableNet, state: dict[str, Any], step: int) -> None:
+    """Written to the side, synced, then swapped in; the last good one stays until then."""
+    weights = {name: tensor.detach().cpu() for name, tensor in net.state_dict().items()}
+    refuse_bad_weights(weights, step)
+    new = folder.file(f"{CHECKPOINT}.new")
+    if new.exists():
+        remove(new)
+    new.mkdir()
+    save_file({name: tensor.contiguous() for name, tensor in unshared(weights)}, new / MODEL)
+    save_file(flat_statistics(net), new / STATISTICS)
+    torch.save(state, new / STATE)
+    checksums = {name: checksum(new / name) for name in (MODEL, STATISTICS, STATE)}
+    (new / SUMMARY).write_text(json.dumps({"step": step, "sha256": checksums}, indent=2) + "\n")
+    for file in new.iterdir():
+        sync(file)
+    swap_in(folder, new)
+
+
+def swap_in(folder: RunFolder, new: Path) -> None:
+    current, old = folder.file(CHECKPOINT), folder.file(f"{CHECKPOINT}.old")
+    if current.exists():
+        if old.exists():
+            remove(old)
+        os.rename(current, old)
+    os.rename(new, current)
+    if old.exists():
+        remove(old)
+
+
+def find(folder: RunFolder) -> Path | None:
+    """The newest checkpoint that is whole. A crash may have come between two renames."""
+    for name in (CHECKPOINT, f"{CHECKPOINT}.old"):
+        path = folder.file(name)
+        if (path / SUMMARY).is_file():
+            return path
+    return None
+
+
+def load_weights(path: Path, net: SlimmableNet) -> None:
+    """Weights, buffers and the statistics of the front's children."""
+    tensors = read_tensors(path / MODEL)
+    try:
+        net.load_state_dict(tensors, strict=not shared_names(net))
+    except RuntimeError as error:
+        message = str(error).splitlines()[-1].strip()
+        raise UserError(f"checkpoint: the weights do not fit the network: {message}") from error
+    net.statistics.clear()
+    try:
+        load_statistics(net, read_tensors(path / STATISTICS))
+    except (ValueError, KeyError) as error:
+        raise UserError(f"checkpoint: {str(path / STATISTICS)!r} is broken: {error}") from error
+
+
+def load_state(path: Path) -> dict[str, Any]:
+    verify(path)
+    try:
+        state = torch.load(path / STATE, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, pickle.UnpicklingError, EOFError) as error:
+        raise UserError(f"checkpoint: cannot read {str(path / STATE)!r}: broken file") from error
+    assert isinstance(state, dict)
+    return state
+
+
+def verify(path: Path) -> None:
+    """The files are those that were written."""
+    try:
+        sums = json.loads((path / SUMMARY).read_text())["sha256"]
+        files = (MODEL, STATISTICS, STATE)
+        broken = [name for name in files if checksum(path / name) != sums[name]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"checkpoint: {str(path)!r} is broken: {error}") from error
+    if broken:
+        raise UserError(f"checkpoint: {str(path / broken[0])!r} is damaged: its checksum differs")
+
+
+def read_tensors(file: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"checkpoint: cannot read {str(file)!r}: {error}") from error
+
+
+# The statistics of a child are named after its channel counts: 16-8-32/layer1.0.bn1/mean
+
+
+def flat_statistics(net: SlimmableNet) -> dict[str, Tensor]:
+    return {
+        f"{'-'.join(map(str, child.counts))}/{norm}/{kind}": tensor.detach().cpu().contiguous()
+        for child, norms in net.statistics.items()
+        for norm, pair in norms.items()
+        for kind, tensor in zip(("mean", "var"), pair)
+    }
+
+
+def load_statistics(net: SlimmableNet, tensors: dict[str, Tensor]) -> None:
+    device = next(net.parameters()).device
+    for name in tensors:
+        counts, norm, kind = name.split("/")
+        if kind == "mean":
+            child = net.space.of_counts([int(count) for count in counts.split("-")])
+            pair = (tensors[name], tensors[f"{counts}/{norm}/var"])
+            mean, var = (tensor.to(device) for tensor in pair)
+            net.statistics.setdefault(child, {})[norm] = (mean, var)
+
+
+def refuse_bad_weights(weights: dict[str, Tensor], step: int) -> None:
+    """A checkpoint with a NaN in it would replace the last good one."""
+    for name, tensor in weights.items():
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            raise RunFailed(f"{name} is not finite after step {step}; the last checkpoint is kept")
+
+
+def unshared(weights: dict[str, Tensor]) -> list[tuple[str, Tensor]]:
+    """Tensors that share memory once each: safetensors refuses to write them twice."""
+    seen: set[tuple[int, int]] = set()
+    kept = []
+    for name, tensor in weights.items():
+        place = (tensor.data_ptr(), tensor.numel())
+        if tensor.numel() == 0 or place not in seen:
+            seen.add(place)
+            kept.append((name, tensor))
+    return kept
+
+
+def shared_names(net: SlimmableNet) -> bool:
+    weights = dict(net.state_dict())
+    return len(unshared(weights)) < len(weights)
+
+
+def checksum(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def sync(file: Path) -> None:
+    with file.open("rb") as stream:
+        os.fsync(stream.fileno())

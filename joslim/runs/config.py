@@ -1,0 +1,228 @@
+"""The configuration of a training: one frozen record, from flags, a file or Python.
+
+Each field is stated once, here: its default, its help, what it may be. The command line makes its
+flags from these fields, a configuration file has them as keys, and `check` refuses what is wrong
+before anything is computed. None means: as the recipe, the model or the preset has it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from joslim.errors import UserError, unknown
+from joslim.runs.recipes import RECIPES
+from joslim.untrusted import shown
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # type: ignore[import-not-found]
+
+MOST_BYTES = 10**6
+
+
+def option(
+    default: Any,
+    help: str,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    names: Callable[[], Iterable[str]] | None = None,
+) -> Any:
+    """A field: `least` and `most` are allowed values themselves, `above` is not."""
+    limits = {"least": least, "above": above, "most": most}
+    return field(default=default, metadata={"help": help, "names": names, **limits})
+
+
+def methods() -> list[str]:
+    from joslim.methods import ALIASES, METHODS
+
+    return [*METHODS, *ALIASES]
+
+
+def presets() -> list[str]:
+    from joslim.methods import PRESETS
+
+    return [*PRESETS]
+
+
+def searchers() -> list[str]:
+    from joslim.search import SEARCHERS
+
+    return [*SEARCHERS]
+
+
+def costs() -> list[str]:
+    from joslim.costs import COSTS
+
+    return [*COSTS]
+
+
+def distillations() -> list[str]:
+    from joslim.training.distillation import DISTILLATIONS
+
+    return [*DISTILLATIONS]
+
+
+def schedules() -> list[str]:
+    from joslim.training.schedule import SCHEDULES
+
+    return [*SCHEDULES]
+
+
+@dataclass(frozen=True)
+class Config:
+    """What a run was asked to do."""
+
+    model: str = option("resnet8", "Built-in network, or your own as package.module:function.")
+    init: str | None = option(None, "Weights to start from: a .safetensors file.")
+    data: str = option("digits", "digits, fashion-mnist, cifar10, cifar100 or folder:PATH.")
+    data_root: str | None = option(None, "Folder with the official files of the data set.")
+    size: int | None = option(None, "Resize images to this many pixels.", least=1, most=10_000)
+    method: str = option("joslim", "How widths are chosen.", names=methods)
+    cost: str = option("macs", "What is traded against error.", names=costs)
+    low: float | None = option(None, "Lowest width multiplier.", above=0, most=1)
+    widths: str | None = option(None, "Method single: one multiplier, or one for each knob: 1,0.5")
+    steps: int | None = option(None, "Optimizer steps.", least=1, most=10**9)
+    epochs: float | None = option(None, "Passes over the training data.", above=0, most=10**6)
+    batch: int | None = option(None, "Images in a batch, all processes together.", least=1)
+    every: int | None = option(None, "Steps between choices of widths (K).", least=1)
+    samples: int = option(2, "Widths besides the largest and smallest (M).", least=1, most=64)
+    preset: str = option("default", "default, or paper: to the letter.", names=presets)
+    searcher: str | None = option(None, "How new widths are searched.", names=searchers)
+    recipe: str | None = option(None, "Training settings; by default those of the data.")
+    seed: int = option(0, "Of everything random.", least=0, most=2**31 - 1)
+    device: str = option("auto", "auto, cpu, cuda, cuda:1, mps.")
+    amp: str | None = option(None, "Mixed precision.", names=lambda: ["bf16", "fp16"])
+    threads: int | None = option(None, "CPU threads; else torch's choice.", least=1, most=4096)
+    workers: int = option(0, "Processes that decode images of a folder.", least=0, most=256)
+    lr: float | None = option(None, "Highest learning rate.", above=0, most=1e30)
+    momentum: float | None = option(None, "Of SGD, Nesterov's.", least=0, most=0.9999)
+    weight_decay: float | None = option(None, "Of all parameters.", least=0, most=1e30)
+    schedule: str | None = option(None, "Decay of the learning rate.", names=schedules)
+    warmup: float | None = option(None, "Share of the training with a rising rate.", least=0)
+    label_smoothing: float | None = option(None, "For the full network.", least=0, most=0.9)
+    distill: str = option("soft", "What children learn from the full one.", names=distillations)
+    clip: float | None = option(None, "Largest norm of the gradient.", above=0)
+    val: float = option(0.1, "Training images kept for validation: a share or a number.", least=0)
+    crop_scale: float | None = option(
+        None, "Folders: least share of an image that a random crop keeps.", above=0, most=1
+    )
+    score_images: int | None = option(None, "Images that score a round; the batch.", least=2)
+    front_images: int = option(2048, "Training images that judge the front.", least=2)
+    log_every: int | None = option(None, "Steps between lines of metrics.jsonl.", least=1)
+    save_every: int | None = option(None, "Steps between checkpoints.", least=1)
+    tensorboard: bool = option(False, "Write TensorBoard files into the run folder too.")
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            object.__setattr__(self, item.name, checked(item, getattr(self, item.name)))
+        if self.steps is not None and self.epochs is not None:
+            raise UserError(f"steps: {self.steps} and epochs: {self.epochs} given; type only one")
+        if self.recipe is not None and self.recipe not in RECIPES:
+            raise unknown("recipe", self.recipe, RECIPES)
+        if self.widths is not None and self.method != "single":
+            raise UserError(f"widths: only method single trains given widths, not {self.method!r}")
+
+    def with_recipe(self, name: str) -> Config:
+        """What is still open filled in from the recipe of this name, or the one asked for."""
+        recipe = dict(RECIPES[self.recipe or name])
+        if self.steps is not None:
+            recipe.pop("epochs")
+        return replace(self, **{k: v for k, v in recipe.items() if getattr(self, k) is None})
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def checked(item: Any, value: Any) -> Any:
+    """The value as the type of its field, or one line that says what is allowed."""
+    kind, optional = kind_of(item)
+    if value is None:
+        if optional:
+            return None
+        raise UserError(f"{item.name}: nothing given; {allowed(item)}")
+    if not is_a(value, kind) or not within_limits(value, item.metadata):
+        raise UserError(f"{item.name}: {shown(value)} given; {allowed(item)}")
+    names = item.metadata["names"]
+    if names is not None and value not in (known := [*names()]):
+        raise unknown(item.name, value, known)
+    return kind(value)
+
+
+def kind_of(item: Any) -> tuple[type, bool]:
+    """The type of a field, and whether it may be None."""
+    name, _, none = item.type.partition(" | ")
+    return {"str": str, "int": int, "float": float, "bool": bool}[name], none == "None"
+
+
+def is_a(value: Any, kind: type) -> bool:
+    """2.0 is a whole number; true is none, nor is what a double cannot hold."""
+    if kind in (str, bool):
+        return isinstance(value, kind)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return abs(value) <= sys.float_info.max and (kind is float or value == int(value))
+
+
+def within_limits(value: Any, limits: Mapping[str, Any]) -> bool:
+    least, above, most = limits["least"], limits["above"], limits["most"]
+    return (
+        (least is None or value >= least)
+        and (above is None or value > above)
+        and (most is None or value <= most)
+    )
+
+
+def allowed(item: Any) -> str:
+    """allowed: a whole number, at least 1"""
+    kind, _ = kind_of(item)
+    words = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}[kind]
+    limits = [
+        f"{word} {item.metadata[key]}"
+        for key, word in (("least", "at least"), ("above", "above"), ("most", "at most"))
+        if item.metadata[key] is not None
+    ]
+    return f"allowed: {', '.join([words, *limits])}"
+
+
+FIELDS = {item.name: item for item in fields(Config)}
+DEFAULTS = {item.name: item.default for item in fields(Config) if item.default is not MISSING}
+
+
+def config_of(values: Mapping[str, Any]) -> Config:
+    """A configuration from keys and values of strangers."""
+    for key in values:
+        if key not in FIELDS:
+            raise unknown("configuration", str(key), FIELDS, most=0)
+    return Config(**values)
+
+
+def read_config_file(path: str | Path) -> dict[str, Any]:
+    """The keys and values of a TOML or JSON file. Dashes in keys are read as underscores."""
+    file = Path(path)
+    if file.suffix not in (".toml", ".json"):
+        raise UserError(f"config: {str(path)!r} is not a .toml or .json file")
+    text = config_text(file)
+    try:
+        values = tomllib.loads(text) if file.suffix == ".toml" else json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"config: {str(path)!r} is broken: {error}") from error
+    if not isinstance(values, dict):
+        raise UserError(f"config: {str(path)!r} holds no table of keys and values")
+    return {str(key).replace("-", "_"): value for key, value in values.items()}
+
+
+def config_text(file: Path) -> str:
+    try:
+        if file.stat().st_size > MOST_BYTES:
+            raise UserError(f"config: {str(file)!r} is larger than {MOST_BYTES} bytes")
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"config: cannot read {str(file)!r}: {error}") from error

@@ -1,0 +1,189 @@
+"""The run folder: everything about one training, as JSON, JSON lines and safetensors.
+
+Nothing in it is executed when it is read, and single files are written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from joslim import __version__
+from joslim.errors import UserError
+from joslim.front import Front
+from joslim.search.history import History
+
+CONFIG = "config.json"
+METRICS = "metrics.jsonl"
+HISTORY = "history.jsonl"
+FRONT = "front.json"
+SAMPLES = "samples.safetensors"
+PICTURE = "front.png"
+CHECKPOINT = "checkpoint"
+# All that a run makes: what --overwrite removes. Anything else in the folder is somebody's own.
+MADE = (CONFIG, METRICS, HISTORY, FRONT, SAMPLES, PICTURE, "report.html", "tensorboard")
+CHECKPOINTS = (CHECKPOINT, f"{CHECKPOINT}.new", f"{CHECKPOINT}.old")
+MOST_BYTES = 10**9
+
+
+class RunFolder:
+    """The files of one run, by name."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def check(self, overwrite: bool = False) -> None:
+        """It is empty or not there; or it holds a run that may be overwritten."""
+        try:
+            found = sorted(entry.name for entry in self.path.iterdir())
+        except FileNotFoundError:
+            found = []
+        except NotADirectoryError as error:
+            raise UserError(f"out: {str(self.path)!r} is a file, a folder is needed") from error
+        except OSError as error:
+            raise UserError(f"out: cannot read {str(self.path)!r}: {error.strerror}") from error
+        if found and not self.exists():
+            raise UserError(f"out: {str(self.path)!r} is not empty and holds no run; type another")
+        if found and not overwrite:
+            raise UserError(
+                f"out: {str(self.path)!r} holds a run; type another, "
+                "or --overwrite to begin anew, or --resume to go on"
+            )
+
+    def prepare(self) -> None:
+        """Make it, and remove what an earlier run left in it."""
+        try:
+            for name in (*MADE, *CHECKPOINTS):
+                if (self.path / name).exists():
+                    remove(self.path / name)
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"out: cannot make {str(self.path)!r}: {error.strerror}") from error
+
+    def exists(self) -> bool:
+        """Other programs have a config.json too: ours says so."""
+        return (self.path / CONFIG).is_file() and "joslim" in self.read(CONFIG)
+
+    def file(self, name: str) -> Path:
+        return self.path / name
+
+    # One JSON object in a file
+
+    def write(self, name: str, content: dict[str, Any]) -> None:
+        write_whole(self.path / name, json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+    def read(self, name: str) -> dict[str, Any]:
+        file = self.path / name
+        text = read_text(self.path, file)
+        try:
+            content = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"run: {str(file)!r} is broken: {error}") from error
+        if not isinstance(content, dict):
+            raise UserError(f"run: {str(file)!r} holds no JSON object")
+        return content
+
+    def write_config(self, config: dict[str, Any], **facts: Any) -> None:
+        self.write(CONFIG, {"joslim": __version__, "config": config, **facts})
+
+    def write_front(self, front: Front) -> None:
+        self.write(FRONT, front.to_json())
+
+    # JSON lines
+
+    def append(self, name: str, lines: list[dict[str, Any]]) -> None:
+        with (self.path / name).open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(line, allow_nan=False) + "\n" for line in lines)
+
+    def cut_metrics(self, step: int) -> None:
+        """Forget what was logged after this step: it will be logged again."""
+        file = self.path / METRICS
+        if file.exists():
+            kept = [line for line in read_lines(file) if line.get("step", 0) <= step]
+            write_whole(file, "".join(json.dumps(line) + "\n" for line in kept))
+
+
+class HistoryLog:
+    """Appends to history.jsonl what is new in the history since the last call."""
+
+    def __init__(self, folder: RunFolder, history: History) -> None:
+        self.folder, self.history = folder, history
+        self.visits = self.scorings = 0
+        header = {"cost": history.cost.name, "space": history.space.to_json()}
+        write_whole(folder.file(HISTORY), json.dumps(header) + "\n")
+
+    def update(self) -> None:
+        visits = self.history.visits[self.visits :]
+        scorings = self.history.scorings[self.scorings :]
+        lines: list[dict[str, Any]] = [
+            {"id": self.visits + i, "step": v.step, "widths": v.widths.counts, "cost": v.cost}
+            for i, v in enumerate(visits)
+        ]
+        lines += [
+            {
+                "step": s.step,
+                "ids": list(s.losses),
+                "losses": [finite(x) for x in s.losses.values()],
+            }
+            for s in scorings
+        ]
+        if lines:
+            # A resumed run has many steps to write at once: in the order of one that was not.
+            lines.sort(key=lambda line: (line["step"], "ids" in line))
+            self.folder.append(HISTORY, lines)
+        self.visits, self.scorings = len(self.history.visits), len(self.history.scorings)
+
+
+def finite(value: float) -> float | None:
+    """JSON has no NaN."""
+    return value if abs(value) < float("inf") else None
+
+
+def read_text(folder: Path, file: Path) -> str:
+    if not folder.is_dir():
+        raise UserError(f"run: {str(folder)!r} does not exist; joslim train --out makes one")
+    try:
+        if file.stat().st_size > MOST_BYTES:
+            raise UserError(f"run: {str(file)!r} is larger than {MOST_BYTES} bytes")
+        return file.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise UserError(f"run: {str(folder)!r} has no {file.name}: not a run folder?") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"run: cannot read {str(file)!r}: {error}") from error
+
+
+def read_lines(file: Path) -> list[dict[str, Any]]:
+    """The objects of a JSON-lines file. A last line that was cut off by a crash is left out."""
+    lines = read_text(file.parent, file).splitlines()
+    objects = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            content = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            if number == len(lines):
+                break
+            raise UserError(f"run: {str(file)!r}, line {number} is broken: {error}") from error
+        if not isinstance(content, dict):
+            raise UserError(f"run: {str(file)!r}, line {number} holds no JSON object")
+        objects.append(content)
+    return objects
+
+
+def write_whole(file: Path, text: str) -> None:
+    """All of it or nothing: to the side first, then swapped in."""
+    beside = file.with_name(f"{file.name}.new")
+    with beside.open("w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(beside, file)
+
+
+def remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()

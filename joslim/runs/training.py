@@ -1,0 +1,322 @@
+"""`joslim.train`: from a configuration to a run folder with a front."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from joslim.errors import RunFailed, UserError
+from joslim.front import Front
+from joslim.reports.figures import draw_run
+from joslim.runs import checkpoint
+from joslim.runs.config import Config, config_of
+from joslim.runs.folder import (
+    CONFIG,
+    FRONT,
+    METRICS,
+    PICTURE,
+    SAMPLES,
+    HistoryLog,
+    RunFolder,
+    read_lines,
+)
+from joslim.runs.job import Job, make_job
+from joslim.runs.run import Run
+from joslim.untrusted import json_value, shown
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What there is to see after a step, or while children are judged (`phase` front)."""
+
+    phase: str
+    done: int
+    total: int
+    loss: float | None = None
+    smallest_loss: float | None = None
+    children: int = 0
+    round: int = 0
+
+
+Watcher = Callable[[Progress], None]
+
+# What a resumed run may be given anew: where and how it runs, not what it computes.
+MAY_CHANGE = {"device", "threads", "workers", "data_root", "log_every", "save_every", "tensorboard"}
+
+
+def train(
+    model: str | nn.Module = "resnet8",
+    data: Any = "digits",
+    *,
+    cost: Any = "macs",
+    init: str | Path | Mapping[str, Tensor] | None = None,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    resume: bool = False,
+    watch: Watcher = lambda progress: None,
+    **options: Any,
+) -> Run:
+    """Train a slimmable network and choose its widths; the result is a folder and this `Run`.
+
+    model: a name, package.module:function, or a module. data: a name, folder:PATH, a pair of data
+    sets or a Data. cost: a name or a function of Widths. init: trained weights to start from.
+    options: the other fields of `Config`. out: the run folder. watch: called after every step.
+    """
+    if not isinstance(init, (str, Path, Mapping, type(None))):
+        raise UserError(f"init: {type(init).__name__} given; a .safetensors file or a state dict")
+    init = str(init) if isinstance(init, Path) else init
+    named = {"model": model, "data": data, "cost": cost, "init": init}
+    texts = {key: value if isinstance(value, str) else label(value) for key, value in named.items()}
+    if not isinstance(cost, str):
+        texts["cost"] = "macs"  # the field only takes names; the run's files have the cost's own
+    config = config_of({**texts, "init": init if isinstance(init, str) else None, **options})
+    objects = {key: None if isinstance(value, str) else value for key, value in named.items()}
+    folder = RunFolder(out or default_folder(config))
+    threads = torch.get_num_threads()
+    try:
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            return start(config, objects, folder, overwrite, resume, watch)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def label(value: Any) -> str:
+    """What stands for an object in config.json; it cannot be loaded by that."""
+    return f"<{getattr(value, '__name__', type(value).__name__)}>"
+
+
+def default_folder(config: Config) -> Path:
+    parts = (config.data.partition(":")[0], config.model.rpartition(":")[2], config.method)
+    return Path("runs") / "-".join(part.strip("<>") for part in parts)
+
+
+def start(
+    config: Config,
+    objects: dict[str, Any],
+    folder: RunFolder,
+    overwrite: bool,
+    resume: bool,
+    watch: Watcher,
+) -> Run:
+    going_on = resume and folder.exists()
+    if not going_on:
+        folder.check(overwrite)
+    if config.tensorboard:
+        summary_writer()
+    job = make_job(config, **objects)
+    if going_on:
+        go_on(job, folder)
+    else:
+        folder.prepare()
+        facts = {"cost": job.slimming.cost.name, "fresh": job.fresh, "data": facts_of_data(job)}
+        folder.write_config(job.config.to_json(), **facts)
+    finished = job.finished and folder.file(FRONT).is_file()
+    try:
+        front = Front.read(folder.path) if finished else run_to_the_end(job, folder, watch)
+    except OSError as error:  # a full disk, images that went away
+        raise RunFailed(f"{error}; {what_is_kept(folder)}") from error
+    return Run(folder, job.net.eval(), front)
+
+
+def facts_of_data(job: Job) -> dict[str, Any]:
+    """What a child needs to be told about its inputs."""
+    data = job.data
+    return {
+        "identity": data.identity,
+        "shape": list(data.shape),
+        "classes": list(data.classes),
+        "mean": list(data.mean),
+        "std": list(data.std),
+        "sizes": dict(data.sizes),
+    }
+
+
+def go_on(job: Job, folder: RunFolder) -> None:
+    """Back to the last checkpoint, after making sure that it is the same training."""
+    stored = folder.read(CONFIG)
+    mine = job.config.to_json()
+    theirs = json_value(stored, "config", CONFIG)
+    for key, value in mine.items():
+        if key in MAY_CHANGE:
+            continue
+        if (there := json_value(theirs, key, f"{CONFIG}.config")) != value:
+            raise UserError(
+                f"{key}: {value!r} given, the run in {str(folder.path)!r} has {shown(there)}; "
+                "a resumed run cannot change it"
+            )
+    if (there := json_value(stored, "cost", CONFIG)) != (mine_too := job.slimming.cost.name):
+        raise UserError(f"cost: {mine_too!r} given, the run has {shown(there)}; give it again")
+    if json_value(json_value(stored, "data", CONFIG), "identity", CONFIG) != job.data.identity:
+        raise UserError(f"data: {job.data.identity!r} is not what the run was trained on")
+    if (path := checkpoint.find(folder)) is not None:
+        job.load_state_dict(checkpoint.load_state(path))
+        checkpoint.load_weights(path, job.net)
+    folder.cut_metrics(job.slimming.steps)
+
+
+def run_to_the_end(job: Job, folder: RunFolder, watch: Watcher) -> Front:
+    log = HistoryLog(folder, job.slimming.history)
+    metrics = MetricsLog(job, folder)
+    with stopping() as stop:
+        try:
+            train_steps(job, folder, log, metrics, watch, stop)
+        except RunFailed as error:
+            log.update()
+            raise RunFailed(f"{error}; {what_is_kept(folder)}") from error
+        front = judge(job, folder, watch, stop)
+    log.update()
+    folder.write_front(front)
+    visits = [
+        (visit.step, visit.cost, loss)
+        for child, visit in enumerate(job.slimming.history.visits)
+        if (loss := job.slimming.history.loss(child)) is not None
+    ]
+    draw_run(front, visits, folder.file(PICTURE))
+    # Last: a run is finished when its checkpoint says so.
+    checkpoint.save(folder, job.net, job.state_dict(), job.slimming.steps)
+    return front
+
+
+def train_steps(
+    job: Job,
+    folder: RunFolder,
+    log: HistoryLog,
+    metrics: MetricsLog,
+    watch: Watcher,
+    stop: Stop,
+) -> None:
+    slimming = job.slimming
+    job.net.train()
+    batches = job.batches()
+    while slimming.steps < job.total_steps:
+        job.step(*next(batches))
+        watch(progress_of(job))
+        log.update()
+        metrics.update()
+        at_end = slimming.steps == job.total_steps
+        if at_end or stop.asked or slimming.steps % job.save_every == 0:
+            checkpoint.save(folder, job.net, job.state_dict(), slimming.steps)
+        stop.raise_if_asked()
+
+
+def progress_of(job: Job) -> Progress:
+    slimming = job.slimming
+    return Progress(
+        "train",
+        slimming.steps,
+        job.total_steps,
+        slimming.losses[0].item(),
+        slimming.losses[-1].item(),
+        len(slimming.history),
+        -(-slimming.steps // slimming.every),
+    )
+
+
+def judge(job: Job, folder: RunFolder, watch: Watcher, stop: Stop) -> Front:
+    save_file({"inputs": job.samples()}, folder.file(SAMPLES))
+
+    def progress(done: int, total: int) -> None:
+        stop.raise_if_asked()
+        watch(Progress("front", done, total, children=len(job.slimming.history)))
+
+    return job.front(progress)
+
+
+class MetricsLog:
+    """A line of metrics.jsonl at every log step, and the same in TensorBoard if it is asked for."""
+
+    def __init__(self, job: Job, folder: RunFolder) -> None:
+        self.job, self.folder = job, folder
+        # A run that goes on counts on.
+        self.started = time.perf_counter() - seconds_so_far(folder)
+        where = folder.file("tensorboard")
+        self.board = summary_writer()(where) if job.config.tensorboard else None
+
+    def update(self) -> None:
+        slimming = self.job.slimming
+        if slimming.steps % self.job.log_every and slimming.steps != self.job.total_steps:
+            return
+        line = {
+            "step": slimming.steps,
+            "loss": slimming.losses[0].item(),
+            "smallest_loss": slimming.losses[-1].item(),
+            "losses": slimming.losses.tolist(),
+            "costs": [slimming.cost(child) for child in slimming.widths],
+            "lr": self.job.optimizer.param_groups[0]["lr"],
+            "children": len(slimming.history),
+            "passes": slimming.passes,
+            "scoring_passes": slimming.scoring_passes,
+            "seconds": round(time.perf_counter() - self.started, 3),
+        }
+        self.folder.append(METRICS, [line])
+        if self.board is not None:
+            for key in ("loss", "smallest_loss", "lr", "children"):
+                self.board.add_scalar(key, line[key], slimming.steps)
+            self.board.flush()
+
+
+def seconds_so_far(folder: RunFolder) -> float:
+    file = folder.file(METRICS)
+    lines = read_lines(file) if file.exists() else []
+    seconds = lines[-1].get("seconds", 0.0) if lines else 0.0
+    return seconds if isinstance(seconds, (int, float)) else 0.0
+
+
+def summary_writer() -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise UserError(
+            "tensorboard: not installed; type pip install 'joslim[tensorboard]'"
+        ) from error
+    return SummaryWriter
+
+
+def what_is_kept(folder: RunFolder) -> str:
+    path = checkpoint.find(folder)
+    return f"the last checkpoint is {str(path)!r}" if path else "there is no checkpoint yet"
+
+
+class Stop:
+    """Set by a signal; looked at where the run can be left in good order."""
+
+    def __init__(self) -> None:
+        self.asked: int | None = None
+
+    def raise_if_asked(self) -> None:
+        if self.asked == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self.asked is not None:
+            raise SystemExit(128 + self.asked)
+
+
+@contextmanager
+def stopping() -> Iterator[Stop]:
+    """The first Ctrl-C or SIGTERM lets the step end and a checkpoint be written; a second kills."""
+    stop = Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    def ask(number: int, frame: Any) -> None:
+        stop.asked = number
+        signal.signal(number, before[number])
+
+    before: dict[int, Any] = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, ask)
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

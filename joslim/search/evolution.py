@@ -1,0 +1,87 @@
+"""NSGA-II: the evolutionary search that BigNAS and others use, with pymoo's operators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joslim.errors import UserError
+from joslim.search.base import Searcher
+from joslim.search.history import History, Scored
+from joslim.search.random_widths import Random
+from joslim.search.unseen import first_unseen
+from joslim.widths import Widths
+
+
+@dataclass
+class Evolution(Searcher):
+    """Offspring of the best children of the history; it keeps no population of its own.
+
+    population  parents: the best of the history by rank, then by crowding distance
+    start       scored children before there are parents; until then children are random
+    tries       offspring bred for each child wanted, to find one that was not visited yet
+    """
+
+    population: int = 40
+    start: int = 4
+    tries: int = 8
+
+    def propose(self, history: History, count: int, rng: np.random.Generator) -> list[Widths]:
+        scored = history.scored()
+        if count == 0 or len(scored) < max(self.start, 2):
+            return Random().propose(history, count, rng)
+        offspring = self._breed(history, scored, self.tries * count, rng)
+        children = [history.space.at(row) for row in offspring]
+        chosen: list[Widths] = []
+        for _ in range(count):
+            chosen.append(first_unseen(children, history, chosen))
+        return chosen
+
+    def _breed(
+        self, history: History, scored: Scored, count: int, rng: np.random.Generator
+    ) -> NDArray[np.float64]:
+        """[count, knobs] multipliers: tournament, simulated binary crossover, mutation."""
+        _need_pymoo()
+        from pymoo.core.population import Population  # type: ignore
+        from pymoo.core.problem import Problem  # type: ignore
+        from pymoo.operators.crossover.sbx import SBX  # type: ignore
+        from pymoo.operators.mutation.pm import PM  # type: ignore
+        from pymoo.operators.survival.rank_and_crowding import RankAndCrowding  # type: ignore
+
+        space = history.space
+        problem = Problem(n_var=len(space), n_obj=2, xl=space.low, xu=np.ones(len(space)))
+        everyone = Population.new(
+            X=scored.matrix, F=np.stack([scored.losses, scored.costs], axis=1)
+        )
+        survivors = RankAndCrowding().do(
+            problem, everyone, n_survive=self.population, random_state=rng
+        )
+        winners = tournament(survivors.get("rank"), survivors.get("crowding"), 2 * count, rng)
+        pairs = winners.reshape(count, 2)
+        young = SBX(n_offsprings=1).do(problem, survivors, parents=pairs, random_state=rng)
+        young = PM().do(problem, young, random_state=rng)
+        return np.clip(young.get("X").astype(np.float64), space.low, 1.0)
+
+
+def tournament(
+    ranks: NDArray[np.int64],
+    crowding: NDArray[np.float64],
+    count: int,
+    rng: np.random.Generator,
+) -> NDArray[np.int64]:
+    """[n], [n] -> [count]: of two random ones the lower rank, else the one with more room."""
+    order = np.lexsort((-crowding.astype(np.float64), ranks))
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    rivals = rng.integers(len(order), size=(count, 2))
+    first_wins = place[rivals[:, 0]] <= place[rivals[:, 1]]
+    return np.where(first_wins, rivals[:, 0], rivals[:, 1])
+
+
+def _need_pymoo() -> None:
+    try:
+        import pymoo  # type: ignore  # noqa: F401
+    except ImportError as error:
+        raise UserError("searcher: nsga2 needs pymoo; type pip install 'joslim[nsga2]'") from error

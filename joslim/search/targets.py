@@ -1,0 +1,34 @@
+"""Costs to aim at."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joslim.costs import Cost
+
+
+def cost_range(cost: Cost) -> tuple[float, float]:
+    """The costs of the smallest and of the full child (l and u in the paper), the lesser first."""
+    ends = float(cost(cost.space.smallest)), float(cost(cost.space.full))
+    return min(ends), max(ends)
+
+
+def uniform_target(cost: Cost, rng: np.random.Generator) -> float:
+    """A target c ~ Uniform(l, u): Algorithm 2, line 1."""
+    return rng.uniform(*cost_range(cost))
+
+
+def stratified_targets(
+    cost: Cost, count: int, rng: np.random.Generator, margin: float = 0.0
+) -> NDArray[np.float64]:
+    """[count]: one uniform target in each of `count` equal parts of [l, u].
+
+    The paper draws c_i ~ U(l, u) independently to estimate an expectation over c (eq.
+    arch_sample). One draw in each part estimates the same expectation, with less variance: no
+    round leaves a half of the costs without a child. A `margin` is the share of each part that is
+    left out at both of its ends.
+    """
+    low, high = cost_range(cost)
+    places = (np.arange(count) + rng.uniform(margin, 1.0 - margin, size=count)) / count
+    return low + places * (high - low)

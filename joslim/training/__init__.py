@@ -1,0 +1,1 @@
+"""One step of slimmable training, and what it is made of."""

@@ -1,0 +1,76 @@
+"""How a child learns from the full network: a loss between its outputs and the teacher's.
+
+Each takes (student, teacher), both logits [n, classes, ...], and returns a number. A new one is a
+function and a line in `DISTILLATIONS`; a callable of one's own fits tasks beyond classification.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from joslim.errors import unknown
+
+Distillation = Callable[[Tensor, Tensor], Tensor]
+
+# Adaptive alpha-divergence (Wang et al., AlphaNet, 2021): the two ends, and where the powers of
+# density ratios are clipped because they would let single classes rule the gradient.
+ALPHAS = (-1.0, 1.0)
+RATIO_LIMIT = 5.0
+
+
+def soft_cross_entropy(student: Tensor, teacher: Tensor) -> Tensor:
+    """Cross-entropy against the teacher's probabilities."""
+    return F.cross_entropy(student, teacher.softmax(dim=1))
+
+
+def kl_divergence(student: Tensor, teacher: Tensor) -> Tensor:
+    """Cross-entropy less the teacher's own entropy: the same gradients, zero for equal outputs."""
+    target, predicted = teacher.log_softmax(dim=1), student.log_softmax(dim=1)
+    return (target.exp() * (target - predicted)).sum(dim=1).mean()
+
+
+def adaptive_alpha_divergence(student: Tensor, teacher: Tensor) -> Tensor:
+    """The larger of two alpha-divergences, sample by sample.
+
+    A negative alpha punishes overestimating the teacher's uncertainty, a positive one
+    underestimating it; taking the larger of the two punishes both.
+    """
+    target, predicted = teacher.log_softmax(dim=1), student.log_softmax(dim=1)
+    low, high = (_alpha_divergence(target, predicted, alpha) for alpha in ALPHAS)
+    return torch.maximum(low, high).mean()
+
+
+def _alpha_divergence(target: Tensor, predicted: Tensor, alpha: float) -> Tensor:
+    """D_alpha(teacher || student) of log-probabilities, [n, classes, ...] -> [n, ...].
+
+    The gradient is that of the divergence with its importance weights (p/q)^alpha clipped. For
+    alpha = 1, the KL divergence, nothing is clipped: a weight times q is a probability there, and
+    a student that is confidently wrong would get no gradient.
+    """
+    if alpha == 1.0:
+        return (target.exp() * (target - predicted)).sum(dim=1)
+    student = predicted.exp()
+    weight = (alpha * (target - predicted)).exp().clamp(max=RATIO_LIMIT).detach()
+    value = (student * (weight - 1)).sum(dim=1) / (alpha * (alpha - 1))
+    slope = -(weight * student.detach() * predicted).sum(dim=1) / alpha
+    return value.detach() + slope - slope.detach()
+
+
+DISTILLATIONS: dict[str, Distillation] = {
+    "soft": soft_cross_entropy,
+    "kl": kl_divergence,
+    "alpha": adaptive_alpha_divergence,
+}
+
+
+def distillation(which: str | Distillation) -> Distillation:
+    """The loss of this name, or the callable itself."""
+    if callable(which):
+        return which
+    if not isinstance(which, str) or which not in DISTILLATIONS:
+        raise unknown("distill", str(which), DISTILLATIONS)
+    return DISTILLATIONS[which]

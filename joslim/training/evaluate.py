@@ -1,0 +1,93 @@
+"""Losses and errors of children; leaves nothing behind: no statistics, modes or gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from joslim.errors import UserError
+from joslim.slimmable import SlimmableNet, batch_statistics
+from joslim.slimmable.statistics import inputs_of
+from joslim.training.step import Criterion
+from joslim.widths import Widths
+
+# A part of the batch's samples that the outputs get wrong, [n] booleans or numbers.
+Metric = Callable[[Any, Any], Tensor]
+
+
+def wrong(outputs: Tensor, labels: Tensor) -> Tensor:
+    """[n, classes] and [n] -> [n]: where the most likely class is not the label."""
+    return outputs.argmax(dim=1) != labels
+
+
+@contextmanager
+def evaluating(net: nn.Module) -> Iterator[None]:
+    """Inside, the network is in eval mode and makes no gradients."""
+    modes = [(module, module.training) for module in net.modules()]
+    net.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def score(
+    net: SlimmableNet, children: Sequence[Widths], batch: Any, criterion: Criterion
+) -> list[float]:
+    """The loss of each child on one batch, the same for all.
+
+    Norms use the statistics of the batch, for which no child needs its own, and dropout is off.
+    """
+    inputs, labels = on_device(net, batch)
+    losses = []
+    with evaluating(net), batch_statistics(net):
+        for child in children:
+            with net.at(child):
+                losses.append(criterion(net(*inputs), labels).float())
+    return torch.stack(losses).tolist() if losses else []
+
+
+def mean_loss(net: nn.Module, batches: Iterable[Any], criterion: Criterion) -> float:
+    """The average over all samples, as the network or its active child runs after training."""
+    total, samples = 0.0, 0
+    with evaluating(net):
+        for batch in batches:
+            inputs, labels = on_device(net, batch)
+            count = len(labels)
+            total += criterion(net(*inputs), labels).item() * count
+            samples += count
+    return total / samples
+
+
+def error(net: nn.Module, batches: Iterable[Any], metric: Metric = wrong) -> float:
+    """The samples that are wrong, in percent."""
+    total, samples = 0.0, 0
+    with evaluating(net):
+        for batch in batches:
+            inputs, labels = on_device(net, batch)
+            faults = metric(net(*inputs), labels)
+            total += faults.double().sum().item()
+            samples += faults.numel()
+    if not samples:
+        raise UserError("batches: none given; an error needs at least one, each time it is taken")
+    return 100 * total / samples
+
+
+def on_device(net: nn.Module, batch: Any) -> tuple[tuple[Any, ...], Any]:
+    """A batch (inputs, labels) -> the tuple of inputs and the labels, where the network is."""
+    if not isinstance(batch, (tuple, list)) or len(batch) < 2:
+        kind = type(batch).__name__
+        raise UserError(f"batches: {kind} given, a tuple (inputs, labels) needed")
+    device = next(net.parameters()).device
+    inputs = tuple(moved(value, device) for value in inputs_of(batch))
+    return inputs, moved(batch[1], device)
+
+
+def moved(value: Any, device: torch.device) -> Any:
+    return value.to(device, non_blocking=True) if isinstance(value, Tensor) else value

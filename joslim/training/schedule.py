@@ -1,0 +1,50 @@
+"""Learning rates. A decay is a function of progress in [0, 1), as a factor of the highest rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from joslim.errors import UserError, unknown
+
+
+def cosine(progress: float) -> float:
+    return 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def linear(progress: float) -> float:
+    return 1 - progress
+
+
+def constant(progress: float) -> float:
+    return 1.0
+
+
+SCHEDULES: dict[str, Callable[[float], float]] = {
+    "cosine": cosine,
+    "linear": linear,
+    "constant": constant,
+}
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A decay, after a linear rise from zero over the first `warmup` of the training."""
+
+    decay: str = "cosine"
+    warmup: float = 0.0
+    highest: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.decay not in SCHEDULES:
+            raise unknown("schedule", str(self.decay), SCHEDULES)
+        if not 0 <= self.warmup < 1:
+            raise UserError(f"warmup: {self.warmup} is outside [0, 1), the share of the training")
+
+    def __call__(self, step: int, total_steps: int) -> float:
+        """The rate at this step. The first step of a warm-up already moves."""
+        rising = self.warmup * total_steps
+        if step < rising:
+            return self.highest * (step + 1) / (rising + 1)
+        return self.highest * SCHEDULES[self.decay]((step - rising) / (total_steps - rising))

@@ -1,0 +1,60 @@
+"""Values from JSON that anybody may have written: what they are not is a UserError.
+
+`where` is the place in the file, for the message.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from typing import Any
+
+from joslim.errors import UserError
+
+LONGEST_NAME = 1_000
+
+
+def json_value(record: Any, key: str, where: str) -> Any:
+    if not isinstance(record, dict):
+        raise UserError(f"{where}: {shown(record)} is not a JSON object")
+    if key not in record:
+        raise UserError(f"{where}.{key}: missing")
+    return record[key]
+
+
+def json_rows(record: Any, key: str, where: str, most: int, least: int = 1) -> list[Any]:
+    rows = json_value(record, key, where)
+    if not isinstance(rows, list):
+        raise UserError(f"{where}.{key}: {shown(rows)} is not a list")
+    if not least <= len(rows) <= most:
+        raise UserError(f"{where}.{key}: {len(rows)} entries, {least} to {most} are allowed")
+    return rows
+
+
+def json_name(value: Any, where: str) -> str:
+    """A name is printed as it is: a line break or an escape sequence has no place in it."""
+    if not isinstance(value, str) or len(value) > LONGEST_NAME or not value.isprintable():
+        raise UserError(f"{where}: {shown(value)} is not a name")
+    return value
+
+
+def json_count(value: Any, where: str, least: int, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise UserError(f"{where}: {shown(value)} is not a whole number from {least} to {most}")
+    return value
+
+
+def json_number(value: Any, where: str, most: float = 1e18) -> float:
+    """A finite number, whole or not: it stays what it is."""
+    known = isinstance(value, (int, float)) and not isinstance(value, bool)
+    # A comparison, and not isfinite: that one fails for integers that no float can hold.
+    if not known or not -most <= value <= most:
+        raise UserError(f"{where}: {shown(value)} is not a finite number")
+    return value
+
+
+def shown(value: Any) -> str:
+    """A short repr of anything, on one line."""
+    try:
+        return reprlib.repr(value)
+    except ValueError:  # Python prints no integer of more than 4300 digits
+        return "a number of thousands of digits"

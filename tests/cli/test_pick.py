@@ -1,0 +1,99 @@
+"""`joslim pick`: the child that fits."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from joslim.front import Front, Point
+from joslim.widths import Dim, Knob, WidthSpace
+
+Run = Callable[..., Any]
+
+# A name that rich would take for markup.
+SPACE = WidthSpace(
+    (Dim("stem", 16), Dim("[red]body", 32)), (Knob("stem", (0,), 0.25), Knob("body", (1,), 0.25))
+)
+FRONT = Front(
+    [
+        Point(
+            SPACE.uniform(share),
+            {"macs": macs, "params": macs // 100, "memory": macs // 200},
+            train_loss=2 - share,
+            val_error=None,
+            test_error=60 - 40 * share,
+        )
+        for share, macs in ((0.25, 4_055_240), (0.5, 13_107_200), (1.0, 40_551_000))
+    ],
+    "macs",
+    (4_055_240, 40_551_000),
+)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("COLUMNS", "100")
+    (tmp_path / "front.json").write_text(json.dumps(FRONT.to_json()))
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "position"),
+    [
+        (["--macs", "20M"], 1),
+        (["--macs", "40551000"], 2),
+        (["--macs", "40.551M"], 2),
+        (["--macs", "40.550999M"], 1),
+        (["--macs", "1G"], 2),
+        (["--memory", "64KiB"], 1),
+        (["--memory", "64KB"], 0),
+        (["--params", "131072"], 1),
+        (["--params", "1M", "--macs", "5e6"], 0),
+        (["--macs", "20M", "--memory", "1MB", "--params", "1M"], 1),
+    ],
+)
+def test_the_child_that_fits(options: list[str], position: int, run: str, joslim: Run) -> None:
+    result = joslim("pick", run, *options, "--json")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert json.loads(result.stdout) == FRONT.to_json()["children"][position]
+
+
+def test_a_table_for_people(run: str, joslim: Run) -> None:
+    result = joslim("pick", run, "--macs", "20M")
+    assert (result.returncode, result.stderr) == (0, "")
+    for words in ("Child 2 of 3", "13.1M", "131.1K", "65.5 KB", "1.5000", "40.00 %", "40.6M"):
+        assert words in result.stdout
+    rows = [line.strip("│ ").split() for line in result.stdout.splitlines()]
+    assert ["stem", "│", "8", "│", "16"] in rows
+    assert ["[red]body", "│", "16", "│", "32"] in rows
+    assert "val error" not in result.stdout
+
+
+def test_latency(tmp_path: Path, joslim: Run) -> None:
+    record = FRONT.to_json()
+    for child, latency in zip(record["children"], (1.5, 3, 7.25)):
+        child["latency_ms"] = latency
+    (tmp_path / "front.json").write_text(json.dumps(record))
+    result = joslim("pick", str(tmp_path), "--latency-ms", "3", "--json")
+    assert json.loads(result.stdout)["latency_ms"] == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ([], "budget: none given; give at least one of: macs, params, memory, latency_ms"),
+        (["--macs", "4M"], "macs: no child of 3 fits 4000000, the cheapest costs 4055240; type"),
+        (["--memory", "1KB"], "memory: no child of 3 fits 1000, the cheapest costs 20276; type"),
+        (["--latency-ms", "3"], "latency_ms: not measured for this front; joslim latency RUN"),
+        (["--macs", "20X"], "macs: '20X' is not a size; type"),
+        (["--macs", "-5"], "macs: '-5' is not a size; type"),
+        (["--macs", "0"], "macs: '0' is not a positive finite size"),
+        (["--latency-ms", "nan"], "latency_ms: 'nan' is not a size"),
+        (["--macs"], "--macs"),
+        (["--flops", "3"], "--flops"),
+    ],
+)
+def test_budgets_that_are_refused(options: list[str], words: str, run: str, refused: Run) -> None:
+    assert words in refused("pick", run, *options)

@@ -1,0 +1,166 @@
+import itertools
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from joslim.data import load_data
+from joslim.data.augment import FLIP_AND_COLOUR_UNIFORMS
+from joslim.data.decoding import as_bytes, centre_box
+from joslim.data.folder import FolderData
+from joslim.data.randomness import uniforms
+from joslim.errors import UserError
+
+
+@pytest.fixture
+def folder(make_case: Callable[[str], Any], tmp_path: Path) -> Path:
+    make_case("folder")
+    return tmp_path / "images"
+
+
+def loaded(folder: Path, **options: Any) -> FolderData:
+    data = load_data(f"folder:{folder}", **{"size": 16, **options})
+    assert isinstance(data, FolderData)
+    return data
+
+
+def test_what_it_finds(folder: Path) -> None:
+    data = loaded(folder)
+    assert data.classes == ("cat", "dog", "owl")
+    assert data.sizes == {"train": 54, "val": 6, "test": 20}
+    assert data.recipe == "imagenet"
+    assert data.mean == (0.485, 0.456, 0.406)
+    assert np.bincount(data.labels("test")).tolist() == [7, 7, 6]
+    assert load_data(f"folder:{folder}").shape == (3, 224, 224)
+
+
+def test_other_files_are_passed_over(folder: Path) -> None:
+    before = loaded(folder).identity
+    (folder / "train" / ".cache").mkdir()
+    (folder / "train" / "cat" / ".hidden.png").write_text("not an image")
+    (folder / "train" / "cat" / "notes.txt").write_text("not an image")
+    (folder / "train" / "readme.md").write_text("not an image")
+    assert loaded(folder).identity == before
+
+
+def test_a_folder_may_move_but_not_change(folder: Path) -> None:
+    before = loaded(folder).identity
+    moved = folder.with_name("moved")
+    shutil.move(folder, moved)
+    assert loaded(moved).identity == before
+    image = next((moved / "train" / "cat").iterdir())
+    image.rename(image.with_name(f"other{image.suffix}"))
+    assert loaded(moved, val=6).identity != before
+
+
+def test_plain_images_are_those_of_pil(folder: Path) -> None:
+    data = loaded(folder)
+    x, y = data.plain("test", [0, 8, 19])
+    mean, std = (torch.tensor(values)[:, None, None] for values in (data.mean, data.std))
+    for one, label, index in zip(x, y, [0, 8, 19]):
+        path = Path(data.files["test"].path(index))
+        assert data.classes[int(label)] in path.parts
+        image = Image.open(path).convert("RGB")
+        expected = image.resize((16, 16), Image.Resampling.BILINEAR, centre_box(*image.size))
+        torch.testing.assert_close(
+            one * std + mean, torch.from_numpy(as_bytes(expected) / 255).float()
+        )
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_change_nothing(folder: Path, workers: int) -> None:
+    def drawn(data: FolderData) -> list[torch.Tensor]:
+        batches = itertools.islice(data.batches(seed=1, batch=20, start=2), 4)
+        return [x for x, _ in (*batches, *data.sweep("val", 4))]
+
+    alone, together = drawn(loaded(folder)), drawn(loaded(folder, workers=workers))
+    assert all(torch.equal(a, b) for a, b in zip(alone, together))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_broken_image_is_named(folder: Path, workers: int) -> None:
+    broken = next((folder / "train" / "dog").iterdir())
+    broken.write_bytes(b"broken")
+    data = loaded(folder, workers=workers)
+    with pytest.raises(UserError, match=f"^data: cannot read the image {broken}: ") as caught:
+        list(itertools.islice(data.batches(seed=0, batch=54), 2))
+    assert "\n" not in str(caught.value)
+
+
+def test_augmentation_is_what_the_paper_has(folder: Path) -> None:
+    """Halves are mirrored, parts are cut out, colours change, and `scale` is heeded."""
+    data = loaded(folder, val=0)
+    plain, _ = data.plain("train", range(60))
+    x, _ = next(data.batches(seed=0, batch=60))
+    assert x.shape == plain.shape
+    assert abs(float(x.mean() - plain.mean())) < 0.5
+    assert torch.unique(x.flatten(1), dim=0).shape[0] == 60
+    before = next(data.batches(seed=0, batch=8))[0]
+    data.scale = 0.9
+    assert not torch.equal(next(data.batches(seed=0, batch=8))[0], before)
+
+
+def test_flips() -> None:
+    drawn = uniforms(
+        0, "colour", np.zeros(4000, dtype=int), np.arange(4000), FLIP_AND_COLOUR_UNIFORMS
+    )
+    assert abs((drawn[:, 0] < 0.5).mean() - 0.5) < 0.03
+
+
+def image(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (8, 8)).save(path)
+
+
+def refused(folder: Path, message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        load_data(f"folder:{folder}")
+    assert "\n" not in str(caught.value)
+
+
+def test_no_train_or_no_val(folder: Path) -> None:
+    shutil.rmtree(folder / "val")
+    refused(folder, r"^data: .*images has no folder val/; train/CLASS/\*.jpg and val/CLASS")
+    shutil.rmtree(folder / "train")
+    refused(folder, r"^data: .*images has no folder train/; train/CLASS/\*.jpg and val/CLASS")
+
+
+def test_a_class_without_images(folder: Path) -> None:
+    for path in (folder / "val" / "dog").iterdir():
+        path.rename(path.with_suffix(".gif"))
+    refused(folder, r"^data: .*val/dog has no images; allowed: .jpg .jpeg .png .webp .bmp")
+
+
+def test_one_class_or_none(tmp_path: Path) -> None:
+    image(tmp_path / "train" / "a.jpg")
+    refused(tmp_path, r"^data: .*train has no folder of a class; at least two are needed")
+    image(tmp_path / "train" / "cat" / "a.jpg")
+    refused(tmp_path, r"^data: .*train has only the class 'cat'; at least two are needed")
+
+
+def test_classes_that_differ(folder: Path) -> None:
+    (folder / "val" / "owl").rename(folder / "val" / "eagle")
+    refused(folder, r"need the same classes; only in train/: owl \(1 in all\)")
+    shutil.copytree(folder / "train" / "cat", folder / "train" / "eagle")
+    shutil.rmtree(folder / "train" / "owl")
+    for name in "abcde":
+        image(folder / "val" / name / "a.png")
+    refused(folder, r"need the same classes; only in val/: a, b, c, \.\.\. \(5 in all\)")
+
+
+@pytest.mark.skipif("JOSLIM_DATA" not in os.environ, reason="JOSLIM_DATA is not set")
+def test_a_real_folder() -> None:
+    root = Path(os.environ["JOSLIM_DATA"]) / "tinyimagenet50"
+    if not root.exists():
+        pytest.skip("tinyimagenet50 is not in JOSLIM_DATA")
+    data = loaded(root, size=64)
+    assert data.sizes == {"train": 22_500, "val": 2_500, "test": 2_500}
+    x = torch.cat([x for x, _ in data.sweep("train", 100, limit=500)])
+    assert x.mean((0, 2, 3)).abs().max() < 0.3
+    assert next(data.batches(0, 32))[0].shape == (32, 3, 64, 64)

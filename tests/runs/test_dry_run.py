@@ -1,0 +1,56 @@
+"""Estimates: time, memory and rounds, without a run."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from joslim.runs.config import config_of
+from joslim.runs.dry_run import TRIAL_STEPS, estimate, peak_memory
+from joslim.runs.job import make_job
+
+
+def facts_of(**options: Any) -> dict[str, Any]:
+    return estimate(make_job(config_of({"batch": 8, **options})))
+
+
+def test_the_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    facts = facts_of(steps=1000, every=30, samples=3)
+    assert (facts["steps"], facts["every"], facts["rounds"], facts["children"]) == (
+        1000,
+        30,
+        34,
+        102,
+    )
+    assert facts["passes"] == 1000 * 5
+    assert facts["epochs"] == round(1000 * 8 / 1293, 2)
+    assert facts["knobs"] == 6
+    assert (facts["model"], facts["method"], facts["cost"]) == ("resnet8", "joslim", "macs")
+    assert 0 < facts["seconds_a_step"] < 10
+    assert facts["hours_of_steps"] == pytest.approx(facts["seconds_a_step"] * 1000 / 3600, abs=2e-3)
+    assert os.listdir(tmp_path) == []
+
+
+def test_memory_is_in_bytes() -> None:
+    job = make_job(config_of({"batch": 8, "steps": 2}))
+    assert 50e6 < peak_memory(job) < 1e12
+
+
+def test_the_search_is_timed_once_and_its_interval_restored() -> None:
+    job = make_job(config_of({"batch": 8, "steps": 100, "every": 1}))
+    estimate(job)
+    assert job.slimming.every == 1
+    assert job.slimming.steps == TRIAL_STEPS + 1
+    assert len({visit.step for visit in job.slimming.history.visits}) == 1
+
+
+@pytest.mark.parametrize(("method", "passes"), [("single", 1), ("slim", 4)])
+def test_methods_without_rounds(method: str, passes: int) -> None:
+    facts = facts_of(steps=10, method=method)
+    assert (facts["rounds"], facts["passes"]) == (0, 10 * passes)
+
+
+def test_children_of_a_search_at_the_end() -> None:
+    assert facts_of(steps=100, every=2, method="bignas")["children"] == 100

@@ -1,0 +1,334 @@
+"""The run folder: whose it is, what is in it, and that nothing is lost."""
+
+import json
+import math
+import os
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from joslim.costs import cost
+from joslim.errors import UserError
+from joslim.front import Front
+from joslim.runs.folder import (
+    CHECKPOINTS,
+    CONFIG,
+    HISTORY,
+    MADE,
+    METRICS,
+    HistoryLog,
+    RunFolder,
+    finite,
+    read_lines,
+    write_whole,
+)
+from joslim.runs.run import Run
+from joslim.search.history import History
+
+
+def make_run(path: Path) -> RunFolder:
+    folder = RunFolder(path)
+    folder.prepare()
+    folder.write_config({"lr": 1.0})
+    return folder
+
+
+# Whose folder it is
+
+
+def test_a_new_and_an_empty_folder_will_do(tmp_path: Path) -> None:
+    RunFolder(tmp_path).check()
+    RunFolder(tmp_path / "new" / "deep").check(overwrite=True)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_run_is_not_overwritten_by_accident(tmp_path: Path) -> None:
+    folder = make_run(tmp_path)
+    with pytest.raises(UserError, match=r"holds a run; type another, or --overwrite .* --resume"):
+        folder.check()
+    folder.check(overwrite=True)
+    assert folder.exists()
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_folder_without_a_run_is_never_taken(overwrite: bool, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years")
+    with pytest.raises(UserError, match="is not empty and holds no run"):
+        RunFolder(tmp_path).check(overwrite)
+
+
+def test_a_config_file_of_another_program_is_no_run(tmp_path: Path) -> None:
+    """Other libraries save a config.json beside their weights too."""
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    (tmp_path / "checkpoint").mkdir()
+    with pytest.raises(UserError, match="is not empty and holds no run"):
+        RunFolder(tmp_path).check(overwrite=True)
+    assert not RunFolder(tmp_path).exists()
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for out in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(UserError, match="is a file, a folder is needed"):
+            RunFolder(out).check(overwrite=True)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_only_what_a_run_made_is_removed(tmp_path: Path) -> None:
+    folder = make_run(tmp_path)
+    for name in MADE:
+        (tmp_path / name).write_text("{}")
+    for name in CHECKPOINTS:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").touch()
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "plots").mkdir()
+    folder.prepare()
+    assert sorted(os.listdir(tmp_path)) == ["notes.txt", "plots"]
+
+
+def test_a_link_is_removed_and_not_what_it_leads_to(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "file").touch()
+    folder = make_run(tmp_path / "run")
+    folder.file("checkpoint").symlink_to(elsewhere)
+    folder.prepare()
+    assert (elsewhere / "file").exists()
+    assert not folder.file("checkpoint").exists()
+
+
+def test_a_place_where_no_folder_can_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(*arguments: object, **options: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", forbidden)
+    with pytest.raises(UserError, match=r"out: cannot make .*: Permission denied"):
+        RunFolder(tmp_path / "run").prepare()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(UserError, match="out: cannot make"):
+        RunFolder(tmp_path / "run").prepare()
+
+
+# Files
+
+
+def test_files_are_written_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "file.json"
+    write_whole(file, "old")
+
+    def crash(*arguments: object) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(os, "fsync", crash)
+    with pytest.raises(OSError, match="no space"):
+        write_whole(file, "new")
+    assert file.read_text() == "old"
+
+
+def test_no_nan_gets_into_a_file(tmp_path: Path) -> None:
+    folder = make_run(tmp_path)
+    with pytest.raises(ValueError, match="JSON"):
+        folder.write("front.json", {"loss": float("nan")})
+    assert not folder.file("front.json").exists()
+    assert [finite(x) for x in (1.5, math.nan, math.inf, -math.inf)] == [1.5, None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "is broken"),
+        ("{", "is broken"),
+        ("[" * 100_000, "is broken"),
+        ("[]", "holds no JSON object"),
+        ("3", "holds no JSON object"),
+    ],
+    ids=range(5),
+)
+def test_broken_files(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / CONFIG).write_text(text)
+    with pytest.raises(UserError, match=words) as caught:
+        RunFolder(tmp_path).read(CONFIG)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_folders_that_are_no_run(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="does not exist; joslim train --out makes one"):
+        RunFolder(tmp_path / "nowhere").read(CONFIG)
+    with pytest.raises(UserError, match=r"has no config\.json: not a run folder"):
+        RunFolder(tmp_path).read(CONFIG)
+    (tmp_path / CONFIG).write_bytes(b"\xff")
+    with pytest.raises(UserError, match="cannot read"):
+        RunFolder(tmp_path).read(CONFIG)
+
+
+def test_lines(tmp_path: Path) -> None:
+    folder = make_run(tmp_path)
+    folder.append(METRICS, [{"step": 1}, {"step": 2}])
+    folder.append(METRICS, [{"step": 3}])
+    assert read_lines(folder.file(METRICS)) == [{"step": 1}, {"step": 2}, {"step": 3}]
+
+
+def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
+    file = tmp_path / METRICS
+    file.write_text('{"step": 1}\n{"step": 2}\n{"st')
+    assert read_lines(file) == [{"step": 1}, {"step": 2}]
+    file.write_text('{"step": 1}\n{"st\n{"step": 3}\n')
+    with pytest.raises(UserError, match="line 2 is broken"):
+        read_lines(file)
+    file.write_text('{"step": 1}\n[]\n')
+    with pytest.raises(UserError, match="line 2 holds no JSON object"):
+        read_lines(file)
+
+
+def test_metrics_after_the_checkpoint_are_forgotten(tmp_path: Path) -> None:
+    folder = make_run(tmp_path)
+    folder.cut_metrics(3)
+    assert not folder.file(METRICS).exists()
+    folder.append(METRICS, [{"step": step} for step in (1, 2, 3, 4)])
+    with folder.file(METRICS).open("a") as file:
+        file.write('{"step": 5, "lo')
+    folder.cut_metrics(3)
+    assert read_lines(folder.file(METRICS)) == [{"step": 1}, {"step": 2}, {"step": 3}]
+
+
+# The history
+
+
+def rounds(history: History) -> None:
+    space = history.space
+    history.visit(space.full, 0)
+    history.visit(space.smallest, 0)
+    history.record({0: 1.0, 1: 2.0}, 0)
+
+
+def more_rounds(history: History) -> None:
+    history.visit(history.space.uniform(0.7), 4)
+    history.record({0: 0.5, 1: math.nan, 2: math.inf}, 4)
+    history.record({1: 0.25}, 8)
+
+
+def test_one_line_a_visit_and_one_a_scoring(finished: Run, tmp_path: Path) -> None:
+    folder, history = make_run(tmp_path), History(cost("macs", finished.net))
+    log = HistoryLog(folder, history)
+    rounds(history)
+    log.update()
+    log.update()
+    more_rounds(history)
+    log.update()
+    header, *lines = read_lines(folder.file(HISTORY))
+    assert header == {"cost": "macs", "space": history.space.to_json()}
+    full, smallest = history.space.full, history.space.smallest
+    macs = [visit.cost for visit in history.visits]
+    assert lines == [
+        {"id": 0, "step": 0, "widths": [*full.counts], "cost": macs[0]},
+        {"id": 1, "step": 0, "widths": [*smallest.counts], "cost": macs[1]},
+        {"step": 0, "ids": [0, 1], "losses": [1.0, 2.0]},
+        {"id": 2, "step": 4, "widths": [*history.visits[2].widths.counts], "cost": macs[2]},
+        {"step": 4, "ids": [0, 1, 2], "losses": [0.5, None, None]},
+        {"step": 8, "ids": [1], "losses": [0.25]},
+    ]
+
+
+def test_a_log_that_begins_late_writes_the_same_file(finished: Run, tmp_path: Path) -> None:
+    """As after a resume, when the history is full already."""
+    texts = []
+    for name, early in (("a", True), ("b", False)):
+        folder, history = make_run(tmp_path / name), History(cost("macs", finished.net))
+        if early:
+            log = HistoryLog(folder, history)
+            rounds(history)
+            log.update()
+            more_rounds(history)
+        else:
+            rounds(history)
+            more_rounds(history)
+            log = HistoryLog(folder, history)
+        log.update()
+        texts.append(folder.file(HISTORY).read_text())
+    assert texts[0] == texts[1]
+
+
+# All of a finished run
+
+
+def test_what_lies_in_a_run(finished: Run) -> None:
+    found = sorted(entry.name for entry in finished.path.iterdir())
+    assert found == sorted({*MADE, "checkpoint"} - {"report.html", "tensorboard"})
+    assert found == [
+        "checkpoint",
+        "config.json",
+        "front.json",
+        "front.png",
+        "history.jsonl",
+        "metrics.jsonl",
+        "samples.safetensors",
+    ]
+    inside = sorted(entry.name for entry in finished.folder.file("checkpoint").iterdir())
+    assert inside == ["checkpoint.json", "model.safetensors", "state.pt", "statistics.safetensors"]
+
+
+def test_its_front(finished: Run) -> None:
+    record = json.loads(finished.folder.file("front.json").read_text())
+    assert record["cost"] == "macs"
+    children = record["children"]
+    assert children
+    keys = {"widths", "channels", "macs", "params", "memory"}
+    keys |= {"train_loss", "val_error", "test_error"}
+    assert all(child.keys() == keys for child in children)
+    assert [c["macs"] for c in children] == sorted(c["macs"] for c in children)
+    losses = [c["train_loss"] for c in children]
+    assert losses == sorted(losses, reverse=True)
+    sizes = finished.facts["data"]["sizes"]
+    for child in children:
+        for split in ("val", "test"):
+            wrong = child[f"{split}_error"] / 100 * sizes[split]
+            assert wrong == pytest.approx(round(wrong), abs=1e-9), "so many images, in percent"
+        assert len(child["widths"]) == len(finished.net.space)
+        assert all(isinstance(count, int) for count in child["channels"].values())
+    assert max(child["test_error"] for child in children) > 1, "percent, not shares"
+    assert Front.read(finished.path) == finished.front
+
+
+def test_its_metrics(finished: Run) -> None:
+    lines = [json.loads(line) for line in finished.folder.file(METRICS).read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    for line in lines:
+        assert len(line["losses"]) == len(line["costs"]) == 4
+        assert (line["loss"], line["smallest_loss"]) == (line["losses"][0], line["losses"][-1])
+        assert line["passes"] == 4 * line["step"]
+        assert line["costs"][0] == max(line["costs"])
+        assert line["costs"][-1] == min(line["costs"])
+    rates = [line["lr"] for line in lines]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[0] == 0.1
+
+
+def test_its_history(finished: Run) -> None:
+    _, *lines = [json.loads(t) for t in finished.folder.file(HISTORY).read_text().splitlines()]
+    visits = [line for line in lines if "id" in line]
+    scorings = [line for line in lines if "ids" in line]
+    assert len(visits) + len(scorings) == len(lines)
+    assert [visit["id"] for visit in visits] == list(range(len(visits)))
+    assert [scoring["step"] for scoring in scorings] == [0, 2, 4, 6]
+    assert all(len(s["ids"]) == len(s["losses"]) for s in scorings)
+    assert scorings[-1]["ids"] == list(range(len(visits)))
+
+
+def test_its_samples(finished: Run) -> None:
+    samples = load_file(finished.folder.file("samples.safetensors"))
+    assert samples.keys() == {"inputs"}
+    assert samples["inputs"].shape == (32, 3, 8, 8)
+
+
+def test_its_picture(finished: Run) -> None:
+    assert finished.folder.file("front.png").read_bytes().startswith(b"\x89PNG")

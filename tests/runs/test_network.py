@@ -1,0 +1,267 @@
+"""Models by name, shapes, and trained weights to start from."""
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from joslim.errors import UserError
+from joslim.models import MODELS, resnet8
+from joslim.runs.network import (
+    blank_input,
+    default_shape,
+    imported,
+    load_model,
+    load_weights,
+    make_net,
+    parse_shape,
+    read_weights,
+)
+
+
+@pytest.mark.parametrize("name", ["resnet8", "mobilenet_v2"])
+def test_built_in_models(name: str) -> None:
+    assert type(load_model(name)) is type(MODELS[name]())
+
+
+def test_a_model_of_ones_own(own: Path) -> None:
+    model = load_model("own:tiny")
+    assert isinstance(model, nn.Sequential)
+    assert len(model) == 3
+
+
+def test_a_class_is_a_maker_too(own: Path) -> None:
+    assert isinstance(load_model("torch.nn:Identity"), nn.Identity)
+
+
+def test_modules_in_packages(own: Path) -> None:
+    (own / "sub").mkdir()
+    (own / "sub" / "nets.py").write_text("from own import tiny as small\n")
+    assert isinstance(load_model("sub.nets:small"), nn.Sequential)
+
+
+def test_the_current_folder_is_searched_once(own: Path) -> None:
+    imported("own:tiny")
+    imported("own:solid")
+    assert sys.path.count(str(own)) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "shape"),
+    [("3x224x224", (3, 224, 224)), ("1x28x28", (1, 28, 28)), ("16", (16,)), ("3x100", (3, 100))],
+)
+def test_shapes(text: str, shape: tuple[int, ...]) -> None:
+    assert parse_shape(text) == shape
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "x",
+        "3x",
+        "x3",
+        "3xx3",
+        "3x0x3",
+        "-3x3",
+        "3x2.5",
+        "3,32,32",
+        "3 x 3",
+        "3X3",
+        "3x3\n",
+        "a",
+    ],
+)
+def test_what_is_no_shape_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match=re.escape(f"input: {text!r} is not a shape; type")) as e:
+        parse_shape(text)
+    assert "\n" not in str(e.value)
+    assert "3x224x224" in str(e.value)
+
+
+def test_an_unknown_model_lists_all_of_them() -> None:
+    with pytest.raises(UserError) as caught:
+        load_model("resnet21")
+    message = str(caught.value)
+    assert message.startswith("model: unknown name 'resnet21'; allowed: ")
+    assert all(name in message for name in MODELS)
+    assert message.endswith("or your own as package.module:function")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("own:raising", "own:raising() failed: RuntimeError: first line"),
+        ("own:needing", "own:needing() failed: TypeError: "),
+        ("own:list_of_layers", "own:list_of_layers() returned list, a torch.nn.Module is needed"),
+        ("own:tinny", "unknown name 'tinny'; allowed: tiny, solid, "),
+        ("own:number", "unknown name 'number'; allowed: tiny, solid, "),
+        ("own:", "unknown name ''; allowed: tiny, solid, "),
+        ("nowhere:tiny", "cannot import 'nowhere': ModuleNotFoundError: No module named 'nowhere'"),
+        ("own.more:tiny", "cannot import 'own.more': "),
+        ("broken:tiny", "cannot import 'broken': ZeroDivisionError: division by zero"),
+        (":tiny", "cannot import '': "),
+        (".own:tiny", "cannot import '.own': "),
+    ],
+)
+def test_makers_that_do_not_work(
+    name: str, words: str, own: Path, refused: Callable[..., str]
+) -> None:
+    (own / "broken.py").write_text("1 / 0\n")
+    with pytest.raises(UserError, match=re.escape(f"model: {words}")):
+        load_model(name)
+    assert "model: " in refused("profile", name)
+
+
+def test_a_module_that_exits_is_bad_input(own: Path) -> None:
+    (own / "broken.py").write_text("import sys\nsys.exit(7)\n")
+    with pytest.raises(UserError, match="cannot import 'broken'"):
+        load_model("broken:tiny")
+
+
+def test_the_number_of_classes_is_passed_on(own: Path) -> None:
+    assert load_model("nets:digits", 7)[-1].out_features == 7  # type: ignore[index]
+    assert load_model("nets:digits")[-1].out_features == 10  # type: ignore[index]
+    assert isinstance(load_model("own:tiny", 7), nn.Sequential)
+    assert load_model("resnet8", 7)(torch.zeros(1, 3, 8, 8)).shape == (1, 7)
+
+
+def test_the_shape_that_a_model_asks_for() -> None:
+    assert default_shape(resnet8()) == (3, 32, 32)
+    model = nn.Conv2d(1, 2, 3)
+    assert default_shape(model) == (3, 224, 224)
+    model.slim_defaults = {"input": [1, 8, 8]}  # type: ignore[assignment]
+    assert default_shape(model) == (1, 8, 8)
+    model.slim_defaults = {"input": "8x8"}  # type: ignore[assignment]
+    with pytest.raises(UserError, match="is not a shape"):
+        default_shape(model)
+
+
+def test_an_input_that_fits_no_memory() -> None:
+    with pytest.raises(UserError, match="does not fit into memory"):
+        blank_input((3, 10**8, 10**8))
+
+
+# Trained weights
+
+
+def trained(seed: int = 1) -> dict[str, Tensor]:
+    """The weights of a network with all norms different, as after a training."""
+    torch.manual_seed(seed)
+    model = resnet8(num_classes=10)
+    for tensor in model.state_dict().values():
+        if tensor.is_floating_point():
+            tensor.copy_(torch.rand_like(tensor) - 0.3 if tensor.ndim > 1 else tensor + 0.5)
+            if tensor.ndim == 1:
+                tensor.mul_(torch.rand_like(tensor) + 0.5)
+    return model.state_dict()
+
+
+def test_sorted_channels_keep_the_function_at_full_width() -> None:
+    weights = trained()
+    model = resnet8(num_classes=10)
+    model.load_state_dict(weights)
+    x = torch.randn(4, 3, 8, 8)
+    net, fresh = make_net(resnet8(num_classes=10), (3, 8, 8), init=weights)
+    assert fresh == []
+    with torch.no_grad():
+        expected, found = model.eval()(x), net.eval()(x)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
+    moved = [n for n, t in net.state_dict().items() if not torch.equal(t, weights[n])]
+    assert moved, "channels were sorted"
+
+
+def test_without_weights_nothing_is_sorted() -> None:
+    model = resnet8()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    net, fresh = make_net(model, (3, 8, 8))
+    assert fresh == []
+    assert all(torch.equal(tensor, before[name]) for name, tensor in net.state_dict().items())
+
+
+def test_another_number_of_classes_leaves_the_head_alone() -> None:
+    model = resnet8(num_classes=4)
+    head = {n: t.clone() for n, t in model.state_dict().items() if n.startswith("fc")}
+    weights = trained()
+    fresh = load_weights(model, weights)
+    assert sorted(fresh) == ["fc.bias", "fc.weight"]
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, head[name] if name in head else weights[name])
+
+
+def test_prefixes_of_wrappers_are_taken_off() -> None:
+    weights = {f"module._orig_mod.{name}": tensor for name, tensor in trained().items()}
+    assert load_weights(resnet8(num_classes=10), weights) == []
+
+
+def test_counters_may_be_missing() -> None:
+    weights = {n: t for n, t in trained().items() if not n.endswith("num_batches_tracked")}
+    assert load_weights(resnet8(num_classes=10), weights) == []
+
+
+def without_one(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    weights.pop("conv1.weight")
+    return weights
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (without_one, "the weights lack conv1.weight (1 in all): another model?"),
+        (lambda w: {**w, "more": torch.zeros(1)}, "the weights have unknown more (1 in all)"),
+        (lambda w: {}, "the weights lack "),
+        (
+            lambda w: {**w, "conv1.weight": torch.zeros(16, 1, 3, 3)},
+            "conv1.weight is (16, 1, 3, 3)",
+        ),
+        (lambda w: {**w, "fc.weight": torch.zeros(10, 3)}, "fc.weight is (10, 3), the model has"),
+        (lambda w: {**w, "fc.weight": 3}, "fc.weight is int, not a tensor"),
+    ],
+)
+def test_weights_that_do_not_fit(
+    change: Callable[[dict[str, Tensor]], dict[str, Tensor]], words: str
+) -> None:
+    model = resnet8(num_classes=10)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with pytest.raises(UserError, match=re.escape(f"init: {words}")):
+        load_weights(model, change(trained()))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_files_of_weights(tmp_path: Path) -> None:
+    weights = trained()
+    save_file(weights, tmp_path / "w.safetensors")
+    read = read_weights(tmp_path / "w.safetensors")
+    assert all(torch.equal(read[name], tensor) for name, tensor in weights.items())
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("w.pt", b"", "is not a .safetensors file; type safetensors.torch.save_file("),
+        ("nowhere.safetensors", None, "cannot read"),
+        ("w.safetensors", b"", "cannot read"),
+        ("w.safetensors", b"x" * 100, "cannot read"),
+        ("w.safetensors", b"\xff" * 8 + b"{}", "cannot read"),
+        ("w.safetensors", (2).to_bytes(8, "little") + b"[]", "cannot read"),
+    ],
+)
+def test_files_that_hold_no_weights(
+    name: str, content: bytes | None, words: str, tmp_path: Path
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=re.escape(words)) as caught:
+        read_weights(tmp_path / name)
+    assert str(caught.value).startswith("init: ")
+
+
+def test_a_folder_holds_no_weights(tmp_path: Path) -> None:
+    (tmp_path / "w.safetensors").mkdir()
+    with pytest.raises(UserError, match="init: cannot read"):
+        read_weights(tmp_path / "w.safetensors")

@@ -1,0 +1,97 @@
+"""Paths through the box, and the children found on them."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import joslim
+from joslim import Cost, Dim, Knob, SlimmableNet, WidthSpace
+from joslim.search.rays import along, bring_to_cost, from_unit, to_unit
+from joslim.search.targets import cost_range
+
+
+def some_points(count: int, knobs: int, seed: int = 0) -> NDArray[np.float64]:
+    return np.random.default_rng(seed).uniform(size=(count, knobs))
+
+
+def test_the_cube_and_the_box_are_one(macs: Cost) -> None:
+    points = some_points(50, len(macs.space))
+    np.testing.assert_allclose(to_unit(macs.space, from_unit(macs.space, points)), points)
+    corners = np.array([np.zeros(6), np.ones(6)])
+    assert (from_unit(macs.space, corners) == [macs.space.low, np.ones(6)]).all()
+
+
+def test_a_knob_that_cannot_move_stays() -> None:
+    space = WidthSpace((Dim("a", 8), Dim("b", 8)), (Knob("a", (0,), 1.0), Knob("b", (1,), 0.5)))
+    assert to_unit(space, np.array([[1.0, 0.75]])).tolist() == [[0.0, 0.5]]
+    assert from_unit(space, np.array([[0.3, 0.5]])).tolist() == [[1.0, 0.75]]
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=5))
+def test_a_path_leads_from_corner_to_corner_through_its_point(point: list[float]) -> None:
+    ways = np.linspace(0, 2, 21)
+    path = along(np.repeat([point], 21, axis=0), ways)
+    assert (path[0] == 0).all()
+    np.testing.assert_allclose(path[10], point)
+    np.testing.assert_allclose(path[20], 1.0)
+    assert (np.diff(path, axis=0) >= -1e-12).all()
+
+
+@pytest.mark.parametrize("name", ["macs", "params"])
+@pytest.mark.parametrize("which", ["net", "many_knobs"])
+def test_targets_are_met(name: str, which: str, request: pytest.FixtureRequest) -> None:
+    cost = joslim.cost(name, request.getfixturevalue(which))
+    low, full = cost_range(cost)
+    targets = np.linspace(low, full, 200)
+    reached = bring_to_cost(cost, some_points(200, len(cost.space)), targets)
+    misses = np.abs(cost.of(from_unit(cost.space, reached)) - targets) / full
+    # What remains is one channel of one knob.
+    assert np.quantile(misses, 0.9) < 0.02
+    assert misses.max() < 0.05
+
+
+def test_the_place_found_is_the_nearest_of_the_path(macs: Cost) -> None:
+    low, full = cost_range(macs)
+    points, target = some_points(20, len(macs.space)), (low + full) / 3
+    reached = bring_to_cost(macs, points, np.full(20, target))
+    ways = np.linspace(0, 2, 4001)
+    for point, place in zip(points, reached):
+        path = along(np.repeat(point[None], len(ways), axis=0), ways)
+        nearest = np.abs(macs.of(from_unit(macs.space, path)) - target).min()
+        found = abs(macs.of(from_unit(macs.space, place[None]))[0] - target)
+        assert found <= nearest
+
+
+def test_targets_out_of_reach_end_at_the_corners(macs: Cost) -> None:
+    points = some_points(2, len(macs.space))
+    reached = bring_to_cost(macs, points, np.array([0.0, 1e18]))
+    children = [macs.space.at(row) for row in from_unit(macs.space, reached)]
+    assert children == [macs.space.smallest, macs.space.full]
+
+
+def test_a_tolerance_saves_prices(net: SlimmableNet) -> None:
+    asked = []
+
+    def price(widths: joslim.Widths) -> float:
+        asked.append(widths)
+        return float(sum(widths.counts))
+
+    cost = joslim.cost(price, net)
+    low, full = cost_range(cost)
+    points, targets = some_points(20, len(cost.space)), np.linspace(low, full, 20)
+    bring_to_cost(cost, points, targets)
+    exact, tolerance = len(asked), 0.05 * full
+    asked.clear()
+    reached = bring_to_cost(cost, points, targets, tolerance)
+    assert len(asked) < exact / 3
+    assert (np.abs(cost.of(from_unit(cost.space, reached)) - targets) <= tolerance).all()
+
+
+def test_flat_and_falling_costs_end_too(net: SlimmableNet) -> None:
+    for price in (lambda widths: 1.0, lambda widths: -float(sum(widths.counts))):
+        cost = joslim.cost(price, net)
+        points = some_points(5, len(cost.space))
+        reached = bring_to_cost(cost, points, np.full(5, -100.0))
+        assert ((reached >= 0) & (reached <= 1)).all()

@@ -1,0 +1,720 @@
+"""Slimming in anybody's loop: rounds, state, the front, and what it never touches."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import io
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import joslim
+from joslim import METHODS, Data, RunFailed, SlimmableNet, Slimming, UserError, Widths
+from joslim.loop import KEPT_BATCHES, default_every, first_images
+from joslim.search.evolution import Evolution
+from joslim.search.scalarized import RandomScalarized
+from joslim.search.targeted import Targeted
+from joslim.training.distillation import soft_cross_entropy
+from joslim.training.evaluate import error, mean_loss
+
+HOUSE = Path(__file__).parents[1]
+
+
+class Layers(nn.Module):
+    """Three linear layers with a norm, for 64 numbers."""
+
+    def __init__(self, norm: bool = True) -> None:
+        super().__init__()
+        self.one = nn.Linear(64, 32)
+        self.norm = nn.BatchNorm1d(32) if norm else nn.Identity()
+        self.drop = nn.Dropout(0.1)
+        self.two, self.three = nn.Linear(32, 24), nn.Linear(24, 16)
+        self.head = nn.Linear(16, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.drop(F.relu(self.norm(self.one(x.flatten(1)))))
+        return self.head(F.relu(self.three(F.relu(self.two(x)))))
+
+
+@pytest.fixture(scope="module")
+def digits() -> Data:
+    return joslim.load_data("digits", channels=1)
+
+
+@pytest.fixture(autouse=True)
+def _same_every_time() -> None:
+    torch.manual_seed(0)
+
+
+def make(seed: int = 0, norm: bool = True) -> SlimmableNet:
+    torch.manual_seed(seed)
+    return joslim.slim(Layers(norm), torch.zeros(2, 1, 8, 8), low=0.25)
+
+
+def slimming_of(data: Data, net: nn.Module | None = None, **options: Any) -> Slimming:
+    defaults = {"total_steps": 20, "every": 4, "scoring": data.sweep("train", 128, 256)}
+    return Slimming(net or make(), **{**defaults, **options})
+
+
+def sgd(net: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+
+
+def train(slimming: Slimming, data: Data, steps: int, optimizer=None) -> list[list[Widths]]:
+    """Dropout depends on the step alone. Returns the widths of each step."""
+    optimizer = optimizer or sgd(slimming.net)
+    seen = []
+    for _, (x, y) in zip(range(steps), data.batches(0, 32, start=slimming.steps)):
+        torch.manual_seed(slimming.steps)
+        slimming.step(x, y, optimizer, F.cross_entropy)
+        seen.append(list(slimming.widths))
+    return seen
+
+
+# The step
+
+
+def test_a_step_is_backward_optimizer_and_advance(digits: Data) -> None:
+    whole, parts = (slimming_of(digits) for _ in range(2))
+    train(whole, digits, 6)
+    optimizer = sgd(parts.net)
+    for _, (x, y) in zip(range(6), digits.batches(0, 32)):
+        torch.manual_seed(parts.steps)
+        optimizer.zero_grad()
+        loss = parts.backward(x, y, F.cross_entropy)
+        assert loss == parts.losses[0]
+        optimizer.step()
+        parts.advance()
+    assert parts.state_dict() == whole.state_dict()
+    for left, right in zip(parts.net.parameters(), whole.net.parameters()):
+        assert torch.equal(left, right)
+
+
+def test_the_weights_are_those_of_the_formula_by_hand(digits: Data) -> None:
+    slimming = slimming_of(digits, make(norm=False), method="bignas")
+    slimming.net.eval()  # no dropout
+    alone, (x, y) = copy.deepcopy(slimming.net), next(digits.batches(0, 32))
+    slimming.step(x, y, sgd(slimming.net), F.cross_entropy)
+    optimizer = sgd(alone)
+    logits = alone(x)
+    total = F.cross_entropy(logits, y)
+    for child in slimming.widths[1:]:
+        with alone.at(child):
+            total = total + F.cross_entropy(alone(x), logits.detach().softmax(dim=1))
+    total.backward()
+    optimizer.step()
+    for left, right in zip(slimming.net.parameters(), alone.parameters()):
+        assert torch.allclose(left, right, atol=1e-6)
+
+
+def test_gradients_accumulate_over_parts_of_a_batch(digits: Data) -> None:
+    """Without norms, two halves of weight one half each are the whole."""
+    x, y = next(digits.batches(0, 32))
+    whole, parts = (slimming_of(digits, make(norm=False).eval()) for _ in range(2))
+    whole.backward(x, y, F.cross_entropy)
+    halves = [(x[:16], y[:16]), (x[16:], y[16:])]
+    widths = []
+    for a, b in halves:
+        parts.backward(a, b, F.cross_entropy)
+        widths.append(list(parts.widths))
+    assert widths[0] == widths[1] == whole.widths
+    for left, right in zip(parts.net.parameters(), whole.net.parameters()):
+        assert torch.allclose(left.grad / 2, right.grad, atol=1e-6)
+    parts.advance()
+    assert parts.steps == 1
+    assert parts.passes == 2 * whole.passes == 8
+
+
+@pytest.mark.parametrize("method", ["slim", "bignas"])
+def test_parts_of_a_batch_have_the_same_widths(digits: Data, method: str) -> None:
+    slimming = slimming_of(digits, method=method)
+    x, y = next(digits.batches(0, 32))
+    seen = []
+    for _ in range(2):
+        for _ in range(3):
+            slimming.backward(x, y, F.cross_entropy)
+            seen.append(tuple(slimming.widths))
+        slimming.advance()
+    assert len(set(seen[:3])) == len(set(seen[3:])) == 1
+    assert seen[0] != seen[3]
+
+
+def test_clipping(digits: Data) -> None:
+    slimming = slimming_of(digits)
+    x, y = next(digits.batches(0, 32))
+    slimming.step(x, y, torch.optim.SGD(slimming.net.parameters(), lr=0.1), F.cross_entropy, 1e-3)
+    norms = [p.grad.norm() for p in slimming.net.parameters()]
+    assert torch.stack(norms).norm().item() == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_a_scaler_as_in_mixed_precision(digits: Data) -> None:
+    slimming = slimming_of(digits)
+    optimizer, scaler = sgd(slimming.net), torch.amp.GradScaler("cpu", init_scale=256.0)
+    before = copy.deepcopy(dict(slimming.net.named_parameters()))
+    for _, (x, y) in zip(range(3), digits.batches(0, 32)):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            slimming.backward(x, y, F.cross_entropy, lambda loss: scaler.scale(loss).backward())
+        scaler.step(optimizer)
+        scaler.update()
+        slimming.advance()
+    assert slimming.losses.isfinite().all()
+    for name, parameter in slimming.net.named_parameters():
+        assert parameter.isfinite().all()
+        assert not torch.equal(parameter, before[name]), name
+
+
+def test_statistics_of_children_are_gone_after_a_step(digits: Data) -> None:
+    slimming = slimming_of(digits)
+    train(slimming, digits, 4)
+    slimming.front(images=128)
+    assert slimming.net.statistics
+    train(slimming, digits, 1)
+    assert not slimming.net.statistics
+
+
+def test_choosing_widths_touches_no_global_generator(digits: Data) -> None:
+    for options in ({}, {"method": "slim"}, {"method": "bignas"}, {"searcher": Evolution()}):
+        slimming = slimming_of(digits, every=1, **options)
+        slimming.criterion = F.cross_entropy
+        torch_before, numpy_before = torch.get_rng_state(), np.random.get_state()
+        for _ in range(4):
+            slimming._choose()
+            slimming.advance()
+        slimming.front(images=128)
+        assert torch.equal(torch.get_rng_state(), torch_before)
+        assert (np.random.get_state()[1] == numpy_before[1]).all()
+        assert np.random.get_state()[2] == numpy_before[2]
+
+
+def test_seeds_differ_and_repeat(digits: Data) -> None:
+    runs = [train(slimming_of(digits, seed=seed), digits, 8) for seed in (0, 0, 1)]
+    assert runs[0] == runs[1]
+    assert runs[0] != runs[2]
+
+
+# Scoring
+
+
+class Recorded(Sequence[Any]):
+    """Batches that remember who was asked for."""
+
+    def __init__(self, batches: Sequence[Any]) -> None:
+        self.batches, self.asked = [batches[at] for at in range(len(batches))], []
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __getitem__(self, position: int) -> Any:
+        self.asked.append(position)
+        return self.batches[position]
+
+
+def test_children_are_scored_on_scoring_batches_and_nothing_else(digits: Data) -> None:
+    """Public code scores the history on the test set."""
+    scoring = Recorded(digits.sweep("train", 100, 300))
+    slimming = slimming_of(digits, scoring=scoring, total_steps=12)
+    judged: list[Tensor] = []
+
+    def criterion(outputs: Tensor, labels: Tensor) -> Tensor:
+        if not outputs.requires_grad:
+            judged.append(labels)
+        return F.cross_entropy(outputs, labels)
+
+    optimizer = sgd(slimming.net)
+    for _, (x, y) in zip(range(12), digits.batches(0, 32)):
+        slimming.step(x, y, optimizer, criterion)
+    assert scoring.asked == [0, 1, 2], "one batch a round, the next one in the next"
+    known = {id(labels) for _, labels in scoring.batches}
+    assert len(judged) == slimming.scoring_passes > 0
+    assert {id(labels) for labels in judged} <= known
+    val, test = (Recorded(digits.sweep(split, 100)) for split in ("val", "test"))
+    front = slimming.front(images=200, val=val, test=test)
+    assert {id(labels) for labels in judged} <= known, "nor is the front's loss of other images"
+    assert scoring.asked[3:] == [0, 1]
+    # Only children of the front are tested, each once (and a list is asked once past its end).
+    assert len(test.asked) == len(front) * (len(test) + 1)
+    assert len(val.asked) == len(front) * (len(val) + 1)
+
+
+def test_the_choice_does_not_depend_on_the_test_set(digits: Data) -> None:
+    fronts = []
+    x, y = digits.sweep("test", 360)[0]
+    for labels in (y, (y + 1) % 10):
+        slimming = slimming_of(digits)
+        train(slimming, digits, 16)
+        fronts.append(slimming.front(images=200, test=[(x, labels)]))
+    assert [p.widths for p in fronts[0]] == [p.widths for p in fronts[1]]
+    assert [p.test_error for p in fronts[0]] != [p.test_error for p in fronts[1]]
+
+
+def test_scoring_in_training_moves_no_statistics_and_keeps_modes(digits: Data) -> None:
+    slimming = slimming_of(digits)
+    slimming.criterion = F.cross_entropy
+    state = copy.deepcopy(slimming.net.state_dict())
+    slimming._choose()
+    assert slimming.history.scorings
+    for name, value in slimming.net.state_dict().items():
+        assert torch.equal(value, state[name]), name
+    assert all(module.training for module in slimming.net.modules())
+
+
+def test_what_can_only_be_iterated_over_is_kept(digits: Data) -> None:
+    x, y = digits.plain("train", np.arange(200))
+    loader = DataLoader(TensorDataset(x, y), batch_size=50, shuffle=True)
+    slimming = slimming_of(digits, scoring=loader)
+    assert len(slimming.scoring) == 4
+    train(slimming, digits, 6)
+    assert len(slimming.front(images=100)) >= 1
+
+    def endless() -> Iterator[Any]:
+        while True:
+            yield x[:4], y[:4]
+
+    assert len(slimming_of(digits, scoring=endless()).scoring) == KEPT_BATCHES
+
+
+def test_first_images() -> None:
+    batches = [(torch.zeros(4, 2), torch.zeros(4))] * 5
+    assert len(first_images(batches, 1)) == 1
+    assert len(first_images(batches, 8)) == 2
+    assert len(first_images(batches, 9)) == 3
+    assert len(first_images(batches, 1000)) == 5
+
+
+@pytest.mark.parametrize(
+    ("steps", "samples", "every"),
+    [
+        (1, 2, 1),
+        (500, 2, 1),
+        (5000, 2, 10),
+        (-(-250 * 1281167 // 1024), 2, 625),  # MobileNets on ImageNet
+        (-(-100 * 1281167 // 1024), 2, 250),  # ResNet18
+        (400 * 50000 // 128, 2, 312),  # CIFAR: the paper has 313
+    ],
+)
+def test_a_thousand_children_by_default(steps: int, samples: int, every: int) -> None:
+    assert default_every(steps, samples) == every
+    visited = -(-steps // every) * samples
+    assert visited >= min(1000, steps * samples)
+    assert visited <= max(1010, 2 * samples)
+
+
+# The front
+
+
+def test_the_loss_of_a_front_child_is_that_of_the_child_alone(digits: Data) -> None:
+    slimming = slimming_of(digits)
+    train(slimming, digits, 12)
+    front = slimming.front(images=256, test=digits.sweep("test", 512))
+    batches = list(digits.sweep("train", 128, 256))
+    for point in front:
+        child = slimming.net._cut(point.widths).train()
+        if point.widths != slimming.space.full:
+            joslim.recalibrate(child, batches)
+        loss = mean_loss(child, batches, F.cross_entropy)
+        assert point.train_loss == pytest.approx(loss, rel=1e-4)
+        assert point.test_error == pytest.approx(error(child, digits.sweep("test", 512)))
+        for name in ("macs", "params", "memory"):
+            assert point.costs[name] == joslim.cost(name, slimming.net)(point.widths)
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+def test_a_front_twice_and_a_front_later(digits: Data, method: str) -> None:
+    slimming = slimming_of(digits, method=method)
+    train(slimming, digits, 8)
+    modes = [module.training for module in slimming.net.modules()]
+    first = slimming.front(images=128, val=digits.sweep("val", 512))
+    assert slimming.front(images=128, val=digits.sweep("val", 512)) == first
+    assert [module.training for module in slimming.net.modules()] == modes
+    train(slimming, digits, 8)
+    later = slimming.front(images=128, val=digits.sweep("val", 512))
+    assert slimming.steps == 16
+    assert [p.train_loss for p in later] != [p.train_loss for p in first]
+
+
+def test_a_front_does_not_move_the_network(digits: Data) -> None:
+    slimming = slimming_of(digits)
+    train(slimming, digits, 8)
+    state = copy.deepcopy(slimming.net.state_dict())
+    slimming.front(images=128, test=digits.sweep("test", 512))
+    for name, value in slimming.net.state_dict().items():
+        assert torch.equal(value, state[name]), name
+    assert slimming.net.active == slimming.space.full
+
+
+def test_an_iterator_of_test_batches_serves_all_children(digits: Data) -> None:
+    slimming = slimming_of(digits)
+    train(slimming, digits, 8)
+    expected = slimming.front(images=128, test=digits.sweep("test", 100))
+    assert slimming.front(images=128, test=iter(digits.sweep("test", 100))) == expected
+
+
+def failing_at(net: SlimmableNet, bad: Callable[[Widths], bool]) -> Callable[..., Tensor]:
+    """A criterion that has no number for some children, when they are scored."""
+
+    def criterion(outputs: Tensor, labels: Tensor) -> Tensor:
+        loss = F.cross_entropy(outputs, labels)
+        return loss * math.nan if not outputs.requires_grad and bad(net.active) else loss
+
+    return criterion
+
+
+def test_a_child_without_a_finite_loss_is_never_in_the_front(digits: Data) -> None:
+    """Public code gives it loss 0: it dominates everybody."""
+    net = make()
+    slimming = slimming_of(digits, net)
+    criterion = failing_at(net, lambda widths: widths == net.space.smallest)
+    optimizer = sgd(net)
+    for _, (x, y) in zip(range(8), digits.batches(0, 32)):
+        slimming.step(x, y, optimizer, criterion)
+    assert net.space.smallest in slimming.history
+    assert net.space.smallest not in {
+        slimming.history.visits[child].widths for child in slimming.history.scored().ids
+    }
+    front = slimming.front(images=128)
+    assert net.space.smallest not in {point.widths for point in front}
+    assert len(front) >= 1
+    assert all(math.isfinite(point.train_loss) for point in front)
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+def test_no_finite_loss_at_all_is_a_failed_run(digits: Data, method: str) -> None:
+    net = make()
+    slimming = slimming_of(digits, net, method=method)
+    with pytest.raises(RunFailed, match="children has a finite loss: no front") as caught:
+        slimming.front(failing_at(net, lambda widths: True), images=128)
+    assert "\n" not in str(caught.value)
+
+
+def test_many_children_are_sifted_first(digits: Data) -> None:
+    """More than the finalists: one pass each on one batch, then only the best on many images."""
+    net = make()
+    slimming = slimming_of(
+        digits, net, total_steps=100, every=1, method="bignas", searcher="random"
+    )
+    calls: list[Widths] = []
+
+    def criterion(outputs: Tensor, labels: Tensor) -> Tensor:
+        calls.append(net.active)
+        return F.cross_entropy(outputs, labels)
+
+    front = slimming.front(criterion, images=128)
+    everyone = len(slimming.history)
+    assert everyone > 150
+    assert slimming.scoring_passes == 2 * everyone
+    judged = calls[2 * everyone :]
+    assert 64 <= len(judged) < 150
+    assert {point.widths for point in front} <= set(judged)
+
+
+def test_a_front_without_a_criterion(digits: Data) -> None:
+    slimming = slimming_of(digits)
+    with pytest.raises(UserError, match=r"criterion: none given yet; type slimming\.front"):
+        slimming.front()
+
+
+def test_progress(digits: Data) -> None:
+    slimming = slimming_of(digits, method="slim")
+    seen: list[tuple[int, int]] = []
+    slimming.front(F.cross_entropy, images=128, progress=lambda *now: seen.append(now))
+    assert [done for done, _ in seen] == list(range(len(seen)))
+    assert {total for _, total in seen} == {len(seen) - 1}
+
+
+# Searches on frozen weights
+
+
+@pytest.mark.parametrize(
+    "searcher",
+    [
+        "random",
+        "targeted",
+        "nsga2",
+        Targeted(pool=30, local=10, rounds=1),
+        RandomScalarized(restarts=1, raw_samples=8, iterations=5, fit_iterations=5),
+    ],
+    ids=["random", "targeted", "nsga2", "Targeted", "RandomScalarized"],
+)
+def test_explore_a_trained_network(digits: Data, searcher: Any) -> None:
+    net = make()
+    train(slimming_of(digits, net, method="slim"), digits, 12)
+    state = copy.deepcopy(net.state_dict())
+    batches = digits.sweep("train", 128, 256)
+    front = joslim.explore(
+        net, batches, F.cross_entropy, searcher=searcher, children=16, test=batches, images=256
+    )
+    assert len(front) >= 2
+    assert front[0].costs["macs"] < front[-1].costs["macs"]
+    assert all(point.test_error is not None for point in front)
+    for name, value in net.state_dict().items():
+        assert torch.equal(value, state[name]), name
+
+
+def test_explore_another_cost(digits: Data) -> None:
+    def energy(widths: Widths) -> float:
+        return float(sum(widths.counts))
+
+    batches = digits.sweep("train", 128, 256)
+    front = joslim.explore(make(), batches, F.cross_entropy, cost=energy, children=10)
+    assert front.cost == "energy"
+    assert front.span == (18, 72)
+    assert front.pick(energy=72).costs["energy"] <= 72
+
+
+# State
+
+
+def through_json(state: Any) -> Any:
+    return json.loads(json.dumps(state))
+
+
+def through_torch(state: Any) -> Any:
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+@pytest.mark.parametrize("copied", [through_json, through_torch])
+def test_a_restored_training_goes_on_as_if_nothing_had_happened(
+    digits: Data, copied: Callable[[Any], Any], method: str
+) -> None:
+    """Saved at step 7 of 20, in the middle of a round of 4."""
+    whole = slimming_of(digits, method=method)
+    expected = train(whole, digits, 20)
+    first = slimming_of(digits, method=method)
+    optimizer = sgd(first.net)
+    seen = train(first, digits, 7, optimizer)
+    state = copied(first.state_dict())
+    weights = through_torch(first.net.state_dict())
+    optimizer_state = through_torch(optimizer.state_dict())
+    train(first, digits, 2, optimizer)  # what happens after saving is of no account
+
+    second = slimming_of(digits, make(seed=5), method=method, seed=77)
+    second.net.load_state_dict(weights)
+    second.load_state_dict(state)
+    assert second.steps == 7
+    assert second.widths == seen[-1]
+    optimizer = sgd(second.net)
+    optimizer.load_state_dict(optimizer_state)
+    seen += train(second, digits, 13, optimizer)
+    assert seen == expected
+    assert second.state_dict() == whole.state_dict()
+    for left, right in zip(second.net.parameters(), whole.net.parameters()):
+        assert torch.equal(left, right)
+    options = {"images": 128, "test": digits.sweep("test", 512)}
+    assert second.front(**options) == whole.front(**options)
+
+
+def test_a_state_of_another_training_is_refused(digits: Data) -> None:
+    state = slimming_of(digits).state_dict()
+    with pytest.raises(UserError, match="method: the state is of 'joslim', this is 'slim'"):
+        slimming_of(digits, method="slim").load_state_dict(state)
+    with pytest.raises(UserError, match="cost: the state is of 'macs', this is 'memory'"):
+        slimming_of(digits, cost="memory").load_state_dict(state)
+
+
+def test_an_alias_is_the_same_training(digits: Data) -> None:
+    slimming_of(digits, method="bignas").load_state_dict(
+        slimming_of(digits, method="ofa").state_dict()
+    )
+
+
+@pytest.mark.parametrize("changed", [{"every": 5}, {"samples": 3}])
+def test_a_state_of_other_rounds_is_refused(digits: Data, changed: dict[str, int]) -> None:
+    state = slimming_of(digits).state_dict()
+    with pytest.raises(UserError):
+        slimming_of(digits, **changed).load_state_dict(state)
+
+
+def test_a_state_of_another_search_is_refused(digits: Data) -> None:
+    state = slimming_of(digits, searcher="random").state_dict()
+    with pytest.raises(UserError):
+        slimming_of(digits, searcher="targeted").load_state_dict(state)
+
+
+# Other networks and tasks
+
+
+def test_a_network_without_norms(digits: Data) -> None:
+    net = make(norm=False)
+    slimming = slimming_of(digits, net)
+    train(slimming, digits, 8)
+    front = slimming.front(images=128, test=digits.sweep("test", 512))
+    assert len(front) >= 1
+    for point in front:
+        net.use(point)
+        assert error(net, digits.sweep("test", 512)) == pytest.approx(point.test_error)
+
+
+def test_regression_with_a_loss_and_a_metric_of_ones_own() -> None:
+    class Curve(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(2, 24), nn.Linear(24, 16)
+            self.head = nn.Linear(16, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(torch.tanh(self.two(torch.tanh(self.one(x)))))
+
+    x = torch.randn(256, 2)
+    y = (x[:, :1] - 2 * x[:, 1:]).tanh()
+    net = joslim.slim(Curve(), x[:2], low=0.25)
+    batches = [(x[at : at + 64], y[at : at + 64]) for at in range(0, 256, 64)]
+
+    def near(student: Tensor, teacher: Tensor) -> Tensor:
+        """With its full weight, students that cannot follow would pull the shared bias away."""
+        return 0.3 * F.mse_loss(student, teacher)
+
+    slimming = Slimming(net, total_steps=80, every=10, scoring=batches, distill=near)
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+    first = last = 0.0
+    for step in range(80):
+        last = slimming.step(*batches[step % 4], optimizer, F.mse_loss).item()
+        first = first or last
+    assert last < first / 10
+
+    def far(outputs: Tensor, targets: Tensor) -> Tensor:
+        return (outputs - targets).abs().flatten() > 0.5
+
+    front = slimming.front(test=batches, metric=far)
+    assert len(front) >= 2
+    for point in front:
+        with net.at(point.widths), torch.no_grad():
+            share = ((net(x) - y).abs() > 0.5).double().mean().item()
+        assert point.test_error == pytest.approx(100 * share)
+
+
+def test_outputs_packed_in_a_dict(digits: Data) -> None:
+    class Packed(Layers):
+        def forward(self, x: Tensor) -> dict[str, Tensor]:  # type: ignore[override]
+            return {"logits": super().forward(x)}
+
+    net = joslim.slim(Packed(), torch.zeros(2, 1, 8, 8), low=0.25)
+    slimming = slimming_of(
+        digits, net, distill=lambda s, t: soft_cross_entropy(s["logits"], t["logits"])
+    )
+    x, y = next(digits.batches(0, 32))
+    slimming.step(x, y, sgd(net), lambda out, y: F.cross_entropy(out["logits"], y))
+    front = slimming.front(
+        images=128,
+        test=digits.sweep("test", 512),
+        metric=lambda out, y: out["logits"].argmax(dim=1) != y,
+    )
+    assert front.error == "test_error"
+
+
+def test_a_wrapped_network(digits: Data) -> None:
+    class Wrapper(nn.Module):
+        def __init__(self, module: nn.Module) -> None:
+            super().__init__()
+            self.module = module
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.module(x)
+
+    plain, wrapped = slimming_of(digits), slimming_of(digits, Wrapper(make()))
+    assert train(plain, digits, 4) == train(wrapped, digits, 4)
+    assert wrapped.front(images=128) == plain.front(images=128)
+
+
+# Bad arguments
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"samples": 0}, "samples: 0 "),
+        ({"samples": 1.5}, "samples: 1.5 "),
+        ({"samples": True}, "samples: True "),
+        ({"every": 0}, "every: 0 "),
+        ({"every": -3}, "every: -3 "),
+        ({"total_steps": 0}, "total_steps: 0 "),
+        ({"total_steps": 10.0}, "total_steps: 10.0 "),
+        ({"rescore": 0}, "rescore: 0 "),
+        ({"method": "joslym"}, "method: .*'joslym'.*joslim"),
+        ({"preset": "best"}, "preset: .*'best'.*default, paper"),
+        ({"searcher": "grid"}, "searcher: .*'grid'.*targeted"),
+        ({"distill": "hard"}, "distill: .*'hard'.*soft, kl, alpha"),
+        ({"cost": "flops"}, "cost: .*'flops'.*macs"),
+        ({"scoring": []}, "scoring: no batches"),
+        ({"scoring": iter([])}, "scoring: no batches"),
+        ({"scoring": torch.zeros(4, 1, 8, 8)}, "scoring: a tensor given"),
+        ({"net": nn.Linear(3, 3)}, r"net: Linear is not slimmable; type joslim\.slim"),
+        ({"net": "resnet20"}, "net: str is not slimmable"),
+    ],
+)
+def test_bad_arguments(digits: Data, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        slimming_of(digits, options.pop("net", None), **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_widths_of_another_network(digits: Data) -> None:
+    other = joslim.slim(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)), torch.zeros(2, 4))
+    slimming = slimming_of(digits, method="single", widths=other.space.smallest)
+    x, y = next(digits.batches(0, 32))
+    with pytest.raises(UserError, match="widths: they belong to another network"):
+        slimming.backward(x, y, F.cross_entropy)
+
+
+def test_widths_that_would_be_ignored_are_refused(digits: Data) -> None:
+    net = make()
+    with pytest.raises(UserError, match="widths"):
+        slimming_of(digits, net, method="joslim", widths=net.space.smallest)
+
+
+def test_a_pair_of_tensors_is_no_sequence_of_batches(digits: Data) -> None:
+    x, y = digits.plain("train", np.arange(32))
+    slimming = slimming_of(digits, scoring=(x, y))
+    with pytest.raises(UserError, match=r"batches: Tensor given, a tuple \(inputs, labels\)"):
+        slimming.backward(x, y, F.cross_entropy)
+
+
+def test_explore_needs_children(digits: Data) -> None:
+    with pytest.raises(UserError, match="children: 0 "):
+        joslim.explore(make(), digits.sweep("train", 128), F.cross_entropy, children=0)
+
+
+# Somebody else's loop
+
+
+def run_example(name: str) -> str:
+    result = subprocess.run(
+        [sys.executable, str(HOUSE / "examples" / name)],
+        env={"PATH": "", "PYTHONPATH": ":".join([str(HOUSE), *sys.path]), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@pytest.mark.parametrize("name", ["own_loop.py", "accelerate_loop.py"])
+def test_examples_are_short_and_print_a_front(name: str) -> None:
+    if name == "accelerate_loop.py" and importlib.util.find_spec("accelerate") is None:
+        pytest.skip("accelerate is not installed")
+    assert len((HOUSE / "examples" / name).read_text().splitlines()) < 60
+    rows = [line.split() for line in run_example(name).splitlines() if "%" in line]
+    assert len(rows) >= 4
+    costs = [int(row[0].replace(",", "")) for row in rows]
+    errors = [float(row[-1].rstrip("%")) for row in rows]
+    assert costs == sorted(costs)
+    assert min(errors) < 30, "chance is 90"
+    assert errors[-1] < errors[0]

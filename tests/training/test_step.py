@@ -1,0 +1,318 @@
+"""The slimmable step against the formula written out by hand."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections import OrderedDict, namedtuple
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import joslim
+from joslim import RunFailed, SlimmableNet, Widths
+from joslim.training.distillation import soft_cross_entropy
+from joslim.training.step import backward, detached, refuse_non_finite
+
+Pair = namedtuple("Pair", "first second")
+
+
+class Tiny(nn.Module):
+    """Two convs with norms, and outputs packed in any way."""
+
+    def __init__(self, pack: Callable[[Tensor], Any] = lambda logits: logits) -> None:
+        super().__init__()
+        self.one = nn.Conv2d(2, 8, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(8)
+        self.two = nn.Conv2d(8, 12, 3, stride=2, padding=1)
+        self.head = nn.Linear(12, 5)
+        self.pack = pack
+
+    def forward(self, x: Tensor) -> Any:
+        x = F.relu(self.two(F.relu(self.norm(self.one(x)))))
+        return self.pack(self.head(x.mean(dim=(2, 3))))
+
+
+def make(pack: Callable[[Tensor], Any] = lambda logits: logits) -> SlimmableNet:
+    torch.manual_seed(0)
+    return joslim.slim(Tiny(pack), torch.zeros(2, 2, 6, 6), low=0.25).double()
+
+
+def batch(seed: int = 1, count: int = 8) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, 2, 6, 6, generator=generator, dtype=torch.float64)
+    return x, torch.randint(5, (count,), generator=generator)
+
+
+def four(net: SlimmableNet) -> list[Widths]:
+    rng = np.random.default_rng(3)
+    return [net.space.full, net.space.random(rng), net.space.random(rng), net.space.smallest]
+
+
+def gradients(net: nn.Module) -> dict[str, Tensor]:
+    return {name: p.grad.clone() for name, p in net.named_parameters() if p.grad is not None}
+
+
+def assert_equal_gradients(left: dict[str, Tensor], right: dict[str, Tensor]) -> None:
+    assert left.keys() == right.keys()
+    for name in left:
+        assert torch.allclose(left[name], right[name], atol=1e-12), name
+
+
+def by_hand(net: SlimmableNet, widths: list[Widths], x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    """One sum of losses, differentiated once: full on labels, the others on its probabilities."""
+    net = copy.deepcopy(net)
+    with net.at(widths[0]):
+        logits = net(x)
+    total = F.cross_entropy(logits, y)
+    target = logits.detach().softmax(dim=1)
+    for child in widths[1:]:
+        with net.at(child):
+            total = total - (target * net(x).log_softmax(dim=1)).sum(dim=1).mean()
+    total.backward()
+    return gradients(net)
+
+
+def test_gradients_are_those_of_the_four_passes() -> None:
+    net, (x, y) = make(), batch()
+    expected = by_hand(net, four(net), x, y)
+    losses = backward(net, net, four(net), (x,), y, F.cross_entropy, soft_cross_entropy)
+    assert_equal_gradients(gradients(net), expected)
+    assert losses.shape == (4,)
+    assert not losses.requires_grad
+    assert net.active == net.space.full
+
+
+def test_gradients_add_to_those_that_are_there() -> None:
+    net = make()
+    parts = [batch(1), batch(2)]
+    expected: dict[str, Tensor] = {}
+    for x, y in parts:
+        for name, value in by_hand(net, four(net), x, y).items():
+            expected[name] = expected.get(name, 0) + value
+    for x, y in parts:
+        backward(net, net, four(net), (x,), y, F.cross_entropy, soft_cross_entropy)
+    assert_equal_gradients(gradients(net), expected)
+
+
+def test_the_teacher_learns_nothing_from_its_students() -> None:
+    """Labels alone move the weights that only the full network has."""
+    net, (x, y) = make(), batch()
+    small = [net.space.full, net.space.smallest]
+    backward(net, net, small, (x,), y, F.cross_entropy, soft_cross_entropy)
+    together = gradients(net)["head.weight"]
+    net.zero_grad()
+    backward(net, net, small[:1], (x,), y, F.cross_entropy, soft_cross_entropy)
+    alone = gradients(net)["head.weight"]
+    kept = net.space.smallest.channels["two"]
+    assert torch.allclose(together[:, kept:], alone[:, kept:], atol=1e-12)
+    assert not torch.allclose(together[:, :kept], alone[:, :kept])
+
+
+def test_whatever_comes_first_learns_from_labels() -> None:
+    net, (x, y) = make(), batch()
+    seen = []
+
+    def criterion(outputs: Tensor, labels: Tensor) -> Tensor:
+        seen.append((net.active, labels))
+        return F.cross_entropy(outputs, labels)
+
+    alone = [net.space.smallest]
+    losses = backward(net, net, alone, (x,), y, criterion, soft_cross_entropy)
+    assert seen == [(net.space.smallest, y)]
+    with net.at(net.space.smallest):
+        assert losses.item() == pytest.approx(F.cross_entropy(net(x), y).item())
+
+
+PACKED: dict[str, tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]] = {
+    "tuple": (lambda out: (out, out.sum()), lambda packed: packed[0]),
+    "list": (lambda out: [out, None], lambda packed: packed[0]),
+    "dict": (lambda out: {"logits": out, "name": "net"}, lambda packed: packed["logits"]),
+    "dict of numbers": (lambda out: {0: out}, lambda packed: packed[0]),
+    "ordered": (lambda out: OrderedDict(logits=out), lambda packed: packed["logits"]),
+    "namedtuple": (lambda out: Pair(out, {"deep": out}), lambda packed: packed.first),
+}
+
+
+@pytest.mark.parametrize("kind", list(PACKED))
+def test_outputs_packed_in_any_way(kind: str) -> None:
+    pack, unpack = PACKED[kind]
+    plain, (x, y) = make(), batch()
+    expected = by_hand(plain, four(plain), x, y)
+    net = make(pack)
+    teachers = []
+
+    def distill(student: Any, teacher: Any) -> Tensor:
+        teachers.append(teacher)
+        return soft_cross_entropy(unpack(student), unpack(teacher))
+
+    def criterion(outputs: Any, labels: Tensor) -> Tensor:
+        return F.cross_entropy(unpack(outputs), labels)
+
+    backward(net, net, four(net), (x,), y, criterion, distill)
+    assert_equal_gradients(gradients(net), expected)
+    assert type(teachers[0]) is type(pack(torch.zeros(1)))
+    assert not unpack(teachers[0]).requires_grad
+
+
+def test_detached_goes_deep() -> None:
+    x = torch.ones(1, requires_grad=True) * 2
+    packed = Pair({"a": [x, 3]}, (x, None))
+    free = detached(packed)
+    assert isinstance(free, Pair)
+    assert not free.first["a"][0].requires_grad
+    assert not free.second[0].requires_grad
+    assert free.first["a"][1] == 3
+    assert free.second[1] is None
+    assert x.requires_grad
+
+
+def test_only_the_full_pass_moves_running_statistics() -> None:
+    net, (x, y) = make(), batch()
+    alone = copy.deepcopy(net)
+    alone(x)
+    backward(net, net, four(net), (x,), y, F.cross_entropy, soft_cross_entropy)
+    for name, buffer in net.named_buffers():
+        assert torch.equal(buffer, dict(alone.named_buffers())[name]), name
+    before = {name: buffer.clone() for name, buffer in net.named_buffers()}
+    backward(net, net, four(net)[1:], (x,), y, F.cross_entropy, soft_cross_entropy)
+    for name, buffer in net.named_buffers():
+        assert torch.equal(buffer, before[name]), name
+
+
+def test_a_scaler_scales_all_widths_and_no_reported_loss() -> None:
+    net, (x, y) = make(), batch()
+    plain = backward(net, net, four(net), (x,), y, F.cross_entropy, soft_cross_entropy)
+    expected = {name: 1024 * value for name, value in gradients(net).items()}
+    net.zero_grad()
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+
+    def differentiate(loss: Tensor) -> None:
+        scaler.scale(loss).backward()
+
+    terms = (F.cross_entropy, soft_cross_entropy, differentiate)
+    scaled = backward(net, net, four(net), (x,), y, *terms)
+    assert torch.equal(plain, scaled)
+    found = gradients(net)
+    for name in expected:
+        assert torch.allclose(found[name], expected[name]), name
+
+
+def test_label_smoothing_is_for_the_full_network_only() -> None:
+    net, (x, y) = make(), batch()
+    smooth = nn.CrossEntropyLoss(label_smoothing=0.1)
+    with_it = backward(net, net, four(net), (x,), y, smooth, soft_cross_entropy)
+    without = backward(net, net, four(net), (x,), y, F.cross_entropy, soft_cross_entropy)
+    log = net(x).log_softmax(dim=1)
+    target = torch.full_like(log, 0.1 / 5).scatter_(1, y[:, None], 0.9 + 0.1 / 5)
+    assert with_it[0].item() == pytest.approx(-(target * log).sum(dim=1).mean().item())
+    assert torch.equal(with_it[1:], without[1:])
+
+
+def test_a_wrapper_is_what_is_called() -> None:
+    net, (x, y) = make(), batch()
+
+    class Wrapper(nn.Module):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner, self.calls = inner, 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            return self.inner(x)
+
+    wrapper = Wrapper(net)
+    backward(wrapper, net, four(net), (x,), y, F.cross_entropy, soft_cross_entropy)
+    assert wrapper.calls == 4
+
+
+def test_several_inputs() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.left, self.right = nn.Linear(3, 8), nn.Linear(4, 8)
+            self.head = nn.Linear(8, 5)
+
+        def forward(self, a: Tensor, b: Tensor) -> Tensor:
+            return self.head(F.relu(self.left(a) + self.right(b)))
+
+    a, b = torch.randn(6, 3), torch.randn(6, 4)
+    net = joslim.slim(Two(), (a, b))
+    y = torch.arange(6) % 5
+    losses = backward(net, net, four(net), (a, b), y, F.cross_entropy, soft_cross_entropy)
+    assert losses.isfinite().all()
+
+
+# What is not finite
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("place", range(4))
+def test_a_loss_that_is_not_finite_is_named(value: float, place: int) -> None:
+    widths = four(make())
+    losses = torch.ones(4)
+    losses[place] = value
+    with pytest.raises(RunFailed) as caught:
+        refuse_non_finite(losses, widths, 17)
+    message = str(caught.value)
+    assert str(value) in message
+    assert "step 17" in message
+    assert str(widths[place]) in message
+    assert "\n" not in message
+
+
+def test_finite_losses_pass() -> None:
+    widths = four(make())
+    refuse_non_finite(torch.tensor([0.0, 1e30, -5.0, 2.0]), widths, 0)
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_one_width_that_fails_leaves_the_weights_alone(place: int) -> None:
+    net, (x, y) = make(), batch()
+    calls = []
+
+    def poisoned(loss: Tensor) -> Tensor:
+        calls.append(net.active)
+        return loss * math.nan if len(calls) == place + 1 else loss
+
+    slimming = joslim.Slimming(
+        net,
+        method="bignas",
+        total_steps=10,
+        scoring=[(x, y)],
+        seed=1,  # four different widths
+        distill=lambda s, t: poisoned(soft_cross_entropy(s, t)),
+    )
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
+    before = copy.deepcopy(dict(net.named_parameters()))
+    with pytest.raises(RunFailed, match="the loss is nan at step 0") as caught:
+        slimming.step(x, y, optimizer, lambda o, t: poisoned(F.cross_entropy(o, t)))
+    assert str(calls[place]) in str(caught.value)
+    assert slimming.steps == 0
+    assert not optimizer.state
+    for name, parameter in net.named_parameters():
+        assert torch.equal(parameter, before[name]), name
+
+
+def failed_step(x: Tensor, criterion: Callable[[Any, Any], Tensor]) -> SlimmableNet:
+    """The network after a step that was refused."""
+    net, y = make(), batch()[1]
+    slimming = joslim.Slimming(net, method="bignas", total_steps=10, scoring=[(x, y)])
+    with pytest.raises(RunFailed):
+        slimming.step(x, y, torch.optim.SGD(net.parameters(), lr=0.1), criterion)
+    return net
+
+
+def test_gradients_that_are_not_finite_leave_the_weights_alone() -> None:
+    """The root of zero has a value, and no slope."""
+
+    def criterion(outputs: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(outputs, labels) + (0 * outputs).abs().sum().sqrt()
+
+    net = failed_step(batch()[0], criterion)
+    assert all(parameter.isfinite().all() for parameter in net.parameters())
