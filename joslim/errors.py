@@ -1,4 +1,4 @@
-"""The two exceptions that joslim raises on purpose: a user's mistake, and a run that failed."""
+"""What joslim raises on purpose: a user's mistake, a run that failed, a run that was stopped."""
 
 from __future__ import annotations
 
@@ -12,6 +12,17 @@ class UserError(ValueError):
 
 class RunFailed(RuntimeError):
     """A training that cannot go on. Its message is one line: what happened, where, what is kept."""
+
+
+class Stopped(BaseException):
+    """A training that a signal ended in good order. Its message says how to go on.
+
+    Like KeyboardInterrupt it is no Exception: nobody should catch it by accident.
+    """
+
+    def __init__(self, message: str, signal: int) -> None:
+        super().__init__(message)
+        self.signal = signal
 
 
 def unknown(field: str, value: str, allowed: Iterable[str], most: int = 8) -> UserError:

@@ -12,7 +12,7 @@ from joslim.cli.front import front
 from joslim.cli.pick import pick
 from joslim.cli.profile import profile
 from joslim.cli.train import resume, train
-from joslim.errors import RunFailed, UserError
+from joslim.errors import RunFailed, Stopped, UserError
 
 # The base of all usage errors. Typer has a copy of click inside, so click's own is another class.
 UsageError: Any = typer.BadParameter.__mro__[1]
@@ -41,7 +41,10 @@ def root(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Exit codes: 0; 2 for bad input and 1 for a run that failed, with one line on stderr; 130."""
+    """Exit codes: 0; 2 for bad input, 1 for a run that failed, 130 and 143 for signals.
+
+    All but the first with one line on stderr.
+    """
     try:
         code = app(args=arguments, standalone_mode=False)
     except UserError as error:
@@ -50,6 +53,8 @@ def main(arguments: list[str] | None = None) -> None:
         fail(str(error), 1)
     except UsageError as error:
         fail(f"{error.format_message()} (joslim COMMAND --help lists what is allowed)", 2)
+    except Stopped as stopped:
+        fail(str(stopped), 128 + stopped.signal)
     except (typer.Abort, KeyboardInterrupt):
         sys.exit(130)
     sys.exit(code if isinstance(code, int) else 0)

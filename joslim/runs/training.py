@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from joslim.errors import RunFailed, UserError
+from joslim.errors import RunFailed, Stopped, UserError
 from joslim.front import Front
 from joslim.reports.figures import draw_run
 from joslim.runs import checkpoint
@@ -206,7 +206,7 @@ def train_steps(
         at_end = slimming.steps == job.total_steps
         if at_end or stop.asked or slimming.steps % job.save_every == 0:
             checkpoint.save(folder, job.net, job.state_dict(), slimming.steps)
-        stop.raise_if_asked()
+        stop.raise_if_asked(job, folder)
 
 
 def progress_of(job: Job) -> Progress:
@@ -226,7 +226,7 @@ def judge(job: Job, folder: RunFolder, watch: Watcher, stop: Stop) -> Front:
     save_file({"inputs": job.samples()}, folder.file(SAMPLES))
 
     def progress(done: int, total: int) -> None:
-        stop.raise_if_asked()
+        stop.raise_if_asked(job, folder)
         watch(Progress("front", done, total, children=len(job.slimming.history)))
 
     return job.front(progress)
@@ -293,11 +293,11 @@ class Stop:
     def __init__(self) -> None:
         self.asked: int | None = None
 
-    def raise_if_asked(self) -> None:
-        if self.asked == signal.SIGINT:
-            raise KeyboardInterrupt
+    def raise_if_asked(self, job: Job, folder: RunFolder) -> None:
         if self.asked is not None:
-            raise SystemExit(128 + self.asked)
+            steps = f"{job.slimming.steps} of {job.total_steps} steps"
+            how = f"type joslim resume {folder.path} to go on"
+            raise Stopped(f"stopped after {steps}; {how}", self.asked)
 
 
 @contextmanager
