@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from joslim.slimmable import SlimmableNet, batch_statistics, recalibrate, slim, sort_channels
     from joslim.widths import Dim, Knob, Widths, WidthSpace
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOME = {
     "models": "joslim.models",

@@ -12,7 +12,7 @@ widths that are chosen; H is `history`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -50,7 +50,8 @@ class Slimming:
     scoring: un-augmented training batches (inputs, labels); one of them scores all children of a
     round. every: steps between choices (K); by default so that 1000 children are visited.
     samples: widths besides the largest and the smallest (M). widths: the child of method `single`.
-    distill: how children learn from the full network. searcher: a Searcher or the name of one.
+    distill: how children learn from the full network. searcher: a Searcher, or the name of one,
+    which search_options change (beta, epsilon, ...).
     rescore: children scored anew in a round, at most. seed: of everything random in here.
     """
 
@@ -68,6 +69,7 @@ class Slimming:
         distill: str | Distillation = "soft",
         preset: str = "default",
         searcher: str | Searcher | None = None,
+        search_options: Mapping[str, Any] | None = None,
         rescore: int | None = None,
         seed: int = 0,
     ) -> None:
@@ -89,7 +91,8 @@ class Slimming:
             raise UserError(f"widths: only method single trains given widths, not {self.name!r}")
         self.alone = widths
         self.distill = distillation(distill)
-        self.searcher = chosen_searcher(searcher, self.preset.searchers.get(self.name))
+        default = self.preset.searchers.get(self.name, ("random", {}))
+        self.searcher = chosen_searcher(searcher, default, search_options or {})
         self.rescore_budget = self.preset.rescore(self.every) if rescore is None else rescore
         at_least_one("rescore", self.rescore_budget)
         self.rng = np.random.default_rng(seed)
@@ -369,14 +372,19 @@ def default_every(total_steps: int, samples: int) -> int:
 
 
 def chosen_searcher(
-    wanted: str | Searcher | None, default: tuple[str, dict[str, Any]] | None
+    wanted: str | Searcher | None,
+    default: tuple[str, dict[str, Any]],
+    options: Mapping[str, Any],
 ) -> Searcher:
+    """The one that is wanted; the preset's own, and its options, if it is that one."""
     if isinstance(wanted, Searcher):
+        if options:
+            raise UserError("search_options: they go with the name of a searcher, not with one")
         return wanted
-    name, options = default or ("random", {})
+    name, defaults = default
     if wanted is None or wanted == name:
-        return make_searcher(name, **options)
-    return make_searcher(wanted)
+        return make_searcher(name, **{**defaults, **options})
+    return make_searcher(wanted, **options)
 
 
 def as_sequence(batches: Iterable[Any]) -> Sequence[Any]:

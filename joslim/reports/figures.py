@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Visit = tuple[int, float, float]  # step, cost, latest training loss
+Visit = tuple[int, float, float, bool]  # step, cost, training loss, whether it is on the front
+
+# Costs or losses that differ by more than this are drawn on a logarithmic scale.
+WIDE = 20.0
 
 SUFFIXES = (".png", ".svg")
 DPI = 150
@@ -66,8 +69,6 @@ def draw_run(
     put_title(left, title if title is not None else "The front")
     dress(right, front, "train_loss")
     draw_visits(figure, right, visits)
-    draw_staircase(right, front, "train_loss", DARK, "o", 1.2, 3.5)
-    point_at(right, front, "train_loss", "the front")
     put_title(right, f"The search: {len(visits)} children visited")
     save(figure, path)
 
@@ -87,34 +88,41 @@ def draw_fronts(axes: Axes, fronts: Mapping[str, Front]) -> None:
         text.set_parse_math(False)
 
 
-def draw_staircase(
-    axes: Axes,
-    front: Front,
-    measure: str,
-    colour: str,
-    marker: str,
-    line: float = 2.0,
-    dot: float = 5.5,
-) -> Any:
+def draw_staircase(axes: Axes, front: Front, measure: str, colour: str, marker: str) -> Any:
     """A budget between two children buys the cheaper one: hence steps, and no slanted lines."""
     costs = [point.costs[front.key] for point in front]
     values = [getattr(point, measure) for point in front]
     picked = [values[best] for best in best_so_far([point.train_loss for point in front])]
     end = max(*front.span, costs[-1])
-    axes.step([*costs, end], [*picked, picked[-1]], where="post", color=colour, lw=line, alpha=0.45)
+    axes.step([*costs, end], [*picked, picked[-1]], where="post", color=colour, lw=2, alpha=0.45)
     (dots,) = axes.plot(
-        costs, values, marker, color=colour, ms=dot, mec="white", mew=0.8, clip_on=False, zorder=3
+        costs, values, marker, color=colour, ms=5.5, mec="white", mew=0.8, clip_on=False, zorder=3
     )
     return dots
 
 
 def draw_visits(figure: Figure, axes: Axes, visits: Sequence[Visit]) -> None:
-    """Later visits are darker, and on top."""
+    """Later visits are darker, and on top; children of the front have a ring."""
     finite = sorted(visit for visit in visits if all(map(math.isfinite, visit)))
     if not finite:
         return
-    steps, costs, losses = zip(*finite)
+    steps, costs, losses, _ = zip(*finite)
     dots = axes.scatter(costs, losses, c=steps, cmap="viridis_r", s=16, lw=0, alpha=0.85)
+    rings = [visit for visit in finite if visit[3]]
+    axes.plot(
+        [cost for _, cost, _, _ in rings],
+        [loss for _, _, loss, _ in rings],
+        "o",
+        ms=6.5,
+        mfc="none",
+        mec=DARK,
+        mew=0.9,
+        label="on the front",
+    )
+    axes.legend(frameon=False, labelcolor=DARK, fontsize=10, loc="upper right")
+    if is_wide(losses):
+        axes.set_yscale("log")
+        axes.tick_params(which="minor", length=0)
     bar = figure.colorbar(dots, ax=axes, pad=0.02, aspect=30)
     bar.set_label("visited at step", color=GREY)
     bar.outline.set_visible(False)  # type: ignore[operator]
@@ -125,39 +133,33 @@ def draw_visits(figure: Figure, axes: Axes, visits: Sequence[Visit]) -> None:
 
 
 def label_ends(axes: Axes, front: Front, measure: str) -> None:
-    """The figures of the cheapest child above the curve, of the most expensive one below it."""
+    """The figures of the cheapest child beside it, of the dearest one at the foot."""
     from matplotlib.patheffects import withStroke
 
-    for point, above in ((front[0], True), (front[-1], False))[: len(front)]:
-        cost = point.costs[front.key]
-        left = cost < sum(axes.get_xlim()) / 2
+    look: dict[str, Any] = {
+        "textcoords": "offset points",
+        "color": DARK,
+        "fontsize": 11,
+        "fontweight": "bold",
+        "path_effects": [withStroke(linewidth=3, foreground="white")],
+    }
+    first, last = front[0], front[-1]
+    place = (first.costs[front.key], getattr(first, measure))
+    axes.annotate(in_words(first, front, measure), place, xytext=(9, 3), va="bottom", **look)
+    if len(front) > 1:
+        foot: Any = (last.costs[front.key], 0.0)
         axes.annotate(
-            f"{format_measure(point, measure)} at {format_size(front.key, cost)}",
-            (cost, getattr(point, measure)),
-            xytext=(9 if left else 5, 3 if above else -10),
-            textcoords="offset points",
-            ha="left" if left else "right",
-            va="bottom" if above else "top",
-            color=DARK,
-            fontsize=11,
-            fontweight="bold",
-            path_effects=[withStroke(linewidth=3, foreground="white")],
+            in_words(last, front, measure),
+            foot,
+            xycoords=("data", "axes fraction"),
+            xytext=(5, 6),
+            ha="right",
+            **look,
         )
 
 
-def point_at(axes: Axes, front: Front, measure: str, words: str) -> None:
-    """Words below the middle of the curve, where no visited child can lie."""
-    middle = front[len(front) // 2]
-    axes.annotate(
-        words,
-        (middle.costs[front.key], getattr(middle, measure)),
-        xytext=(-10, -10),
-        textcoords="offset points",
-        ha="right",
-        va="top",
-        color=DARK,
-        fontsize=10,
-    )
+def in_words(point: Point, front: Front, measure: str) -> str:
+    return f"{format_measure(point, measure)} at {format_size(front.key, point.costs[front.key])}"
 
 
 def legend_label(name: str, front: Front, measure: str) -> str:
@@ -199,12 +201,16 @@ def new_figure(width: float) -> Figure:
 
 
 def dress(axes: Axes, front: Front, measure: str) -> None:
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
+    from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
     percent = measure in ERRORS
     axes.set_xlabel(COST_LABELS.get(front.key, front.key), color=GREY, parse_math=False)
     axes.set_ylabel(MEASURE_LABELS[measure], color=GREY)
-    axes.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 2.5, 5, 10]))
+    if is_wide(front.span):
+        axes.set_xscale("log")
+        axes.xaxis.set_minor_locator(NullLocator())
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 2.5, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(front.key, value)))
     if percent:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %"))
@@ -216,6 +222,10 @@ def dress(axes: Axes, front: Front, measure: str) -> None:
     axes.margins(x=0.04, y=0.14)
     # An invisible line, so that the axis reaches from the smallest network to the full one.
     axes.plot(front.span, [getattr(front[0], measure)] * 2, alpha=0)
+
+
+def is_wide(values: Sequence[float]) -> bool:
+    return min(values) > 0 and max(values) / min(values) > WIDE
 
 
 def save(figure: Figure, path: str | Path) -> None:

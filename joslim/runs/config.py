@@ -96,6 +96,12 @@ class Config:
     samples: int = option(2, "Widths besides the largest and smallest (M).", least=1, most=64)
     preset: str = option("default", "default, or paper: to the letter.", names=presets)
     searcher: str | None = option(None, "How new widths are searched.", names=searchers)
+    beta: float | None = option(None, "Weight of uncertainty in the search.", least=0)
+    epsilon: float | None = option(
+        None, "Distance from a target cost, as a share of the full cost.", above=0, most=1
+    )
+    bisections: int | None = option(None, "Of mobo-ts2, for one target.", least=1, most=1000)
+    rescore: int | None = option(None, "Children scored anew in a round, at most.", least=1)
     recipe: str | None = option(None, "Training settings; by default those of the data.")
     seed: int = option(0, "Of everything random.", least=0, most=2**31 - 1)
     device: str = option("auto", "auto, cpu, cuda, cuda:1, mps.")

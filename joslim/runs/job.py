@@ -162,6 +162,8 @@ def make_job(
         distill=config.distill,
         preset=config.preset,
         searcher=config.searcher,
+        search_options=given(config, "beta", "epsilon", "bisections"),
+        rescore=config.rescore,
         seed=config.seed,
     )
     schedule = Schedule(config.schedule or "constant", config.warmup or 0.0, config.lr or 0.0)
@@ -184,6 +186,10 @@ def make_job(
         device=device,
         fresh=fresh,
     )
+
+
+def given(config: Config, *names: str) -> dict[str, Any]:
+    return {name: value for name in names if (value := getattr(config, name)) is not None}
 
 
 def load_images(config: Config, data: Any, device: torch.device, model: nn.Module | None) -> Data:

@@ -32,6 +32,7 @@ from joslim.runs.folder import (
 )
 from joslim.runs.job import Job, make_job
 from joslim.runs.run import Run
+from joslim.search.history import History
 from joslim.untrusted import json_value, shown
 
 
@@ -176,15 +177,25 @@ def run_to_the_end(job: Job, folder: RunFolder, watch: Watcher) -> Front:
         front = judge(job, folder, watch, stop)
     log.update()
     folder.write_front(front)
-    visits = [
-        (visit.step, visit.cost, loss)
-        for child, visit in enumerate(job.slimming.history.visits)
-        if (loss := job.slimming.history.loss(child)) is not None
-    ]
-    draw_run(front, visits, folder.file(PICTURE))
+    draw_run(front, visits_of(job.slimming.history, front), folder.file(PICTURE))
     # Last: a run is finished when its checkpoint says so.
     checkpoint.save(folder, job.net, job.state_dict(), job.slimming.steps)
     return front
+
+
+def visits_of(history: History, front: Front) -> list[tuple[int, float, float, bool]]:
+    """Step, cost and loss of all children, and whether they are on the front.
+
+    The losses are those of the last time that all were scored on the same images.
+    """
+    on_front = {point.widths for point in front}
+    everyone = [s for s in history.scorings if len(s.losses) == len(history)]
+    losses = everyone[-1].losses if everyone else {}
+    return [
+        (visit.step, visit.cost, losses[child], visit.widths in on_front)
+        for child, visit in enumerate(history.visits)
+        if child in losses
+    ]
 
 
 def train_steps(

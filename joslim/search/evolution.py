@@ -53,7 +53,7 @@ class Evolution(Searcher):
         space = history.space
         problem = Problem(n_var=len(space), n_obj=2, xl=space.low, xu=np.ones(len(space)))
         everyone = Population.new(
-            X=scored.matrix, F=np.stack([scored.losses, scored.costs], axis=1)
+            X=scored.matrix, F=np.stack([scored.estimates, scored.costs], axis=1)
         )
         survivors = RankAndCrowding().do(
             problem, everyone, n_survive=self.population, random_state=rng

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from joslim.costs import Cost
 from joslim.errors import UserError
+from joslim.search.drift import carried_over
 from joslim.widths import Widths, WidthSpace
 
 
@@ -44,7 +45,8 @@ class Scored:
     matrix: NDArray[np.float64]  # [n, knobs] multipliers
     costs: NDArray[np.float64]  # [n]
     losses: NDArray[np.float64]  # [n], the latest of each
-    steps: NDArray[np.int64]  # [n], when it was taken
+    estimates: NDArray[np.float64]  # [n], the same brought up to date: see `drift`
+    steps: NDArray[np.int64]  # [n], when the latest was taken
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -59,6 +61,7 @@ class History:
         self.scorings: list[Scoring] = []
         self._ids: dict[Widths, int] = {}
         self._latest: dict[int, tuple[float, int]] = {}
+        self._estimates: dict[int, float] = {}
         self._tried: dict[int, int] = {}
 
     @property
@@ -86,12 +89,25 @@ class History:
         if strangers:
             raise UserError(f"history: child {strangers[0]} was never visited")
         self.scorings.append(Scoring(step, dict(losses)))
-        for child, loss in losses.items():
+        finite = {child: loss for child, loss in losses.items() if math.isfinite(loss)}
+        self._carry_over(finite)
+        for child in losses:
             self._tried[child] = step
-            if math.isfinite(loss):
-                self._latest[child] = (loss, step)
+            if child in finite:
+                self._latest[child] = (finite[child], step)
+                self._estimates[child] = finite[child]
             else:
                 self._latest.pop(child, None)
+                self._estimates.pop(child, None)
+
+    def _carry_over(self, losses: Mapping[int, float]) -> None:
+        """The estimates of all other children follow those that were scored again."""
+        again = [child for child in losses if child in self._estimates]
+        others = [child for child in self._estimates if child not in losses]
+        before = np.array([self._estimates[child] for child in again])
+        now = np.array([losses[child] for child in again])
+        stale = np.array([self._estimates[child] for child in others])
+        self._estimates.update(zip(others, carried_over(before, now, stale).tolist()))
 
     def loss(self, child: int) -> float | None:
         return self._latest[child][0] if child in self._latest else None
@@ -110,6 +126,7 @@ class History:
             matrix=np.array(rows).reshape(len(kept), len(self.space)),
             costs=np.array([visit.cost for visit in visits], dtype=np.float64),
             losses=np.array([self._latest[child][0] for child in kept]),
+            estimates=np.array([self._estimates[child] for child in kept]),
             steps=np.array([self._latest[child][1] for child in kept], dtype=np.int64),
         )
 
@@ -127,6 +144,6 @@ class History:
             for counts, cost, step in state["visits"]
         ]
         self._ids = {visit.widths: child for child, visit in enumerate(self.visits)}
-        self.scorings, self._latest, self._tried = [], {}, {}
+        self.scorings, self._latest, self._estimates, self._tried = [], {}, {}, {}
         for step, ids, losses in state["scorings"]:
             self.record(dict(zip(ids, losses)), step)

@@ -21,7 +21,7 @@ def due(history: History, budget: int) -> list[int]:
     stalest = sorted(everyone, key=lambda child: (history.tried(child), child))
     new = [child for child in stalest if history.tried(child) < 0][:budget]
     scored = history.scored()
-    on_front = set(scored.ids[non_dominated(scored.losses, scored.costs)].tolist())
+    on_front = set(scored.ids[non_dominated(scored.estimates, scored.costs)].tolist())
     front = [child for child in stalest if child in on_front][: (budget - len(new)) // 2]
     chosen = dict.fromkeys([*new, *front, *stalest])
     return sorted(list(chosen)[:budget])

@@ -211,9 +211,9 @@ class _Problem:
         points = to_unit(history.space, scored.matrix)
         loss, cost = (
             fit_process(points, values, options.ard, options.fit_iterations, start)
-            for values, start in zip((scored.losses, scored.costs), [*starts, None, None])
+            for values, start in zip((scored.estimates, scored.costs), [*starts, None, None])
         )
-        spans = [(float(v.min()), float(v.max())) for v in (scored.losses, scored.costs)]
+        spans = [(float(v.min()), float(v.max())) for v in (scored.estimates, scored.costs)]
         return cls(options, history, loss, cost, *spans)
 
     def solve(self, weight: float) -> tuple[Widths, float]:

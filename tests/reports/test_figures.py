@@ -136,7 +136,9 @@ def test_names_are_no_formulas(tmp_path: Path) -> None:
 
 def test_the_search_at_work(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    visits = [(step, rng.uniform(4e6, 40e6), rng.uniform(1, 3)) for step in range(200)]
+    visits = [
+        (step, rng.uniform(4e6, 40e6), rng.uniform(1, 3), step % 9 == 0) for step in range(200)
+    ]
     draw_run(made(), visits, tmp_path / "run.png")
     assert size_of_png(tmp_path / "run.png") == (1650, 675)
     draw_run(made(), visits, tmp_path / "run.svg")
@@ -146,7 +148,13 @@ def test_the_search_at_work(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "visits",
-    [[], [(0, 5e6, 2.0)], [(0, 5e6, math.nan), (1, math.inf, 2.0)], [(3, 5e6, 2.0), (3, 6e6, 2.0)]],
+    [
+        [],
+        [(0, 5e6, 2.0, True)],
+        [(0, 5e6, math.nan, True), (1, math.inf, 2.0, False)],
+        [(3, 5e6, 2.0, False), (3, 6e6, 2.0, False)],
+        [(3, 5e6, 0.001, False), (3, 6e6, 2.0, True)],
+    ],
 )
 def test_few_visits_and_odd_ones(visits: Any, tmp_path: Path) -> None:
     draw_run(made(1), visits, tmp_path / "run.svg")
