@@ -24,7 +24,7 @@ import joslim
 from joslim import METHODS, Data, RunFailed, SlimmableNet, Slimming, UserError, Widths
 from joslim.loop import KEPT_BATCHES, default_every, first_images
 from joslim.search.evolution import Evolution
-from joslim.search.scalarized import RandomScalarized
+from joslim.search.scalarized import RandomScalarized, Scalarized
 from joslim.search.targeted import Targeted
 from joslim.training.distillation import soft_cross_entropy
 from joslim.training.evaluate import error, mean_loss
@@ -718,3 +718,16 @@ def test_examples_are_short_and_print_a_front(name: str) -> None:
     assert costs == sorted(costs)
     assert min(errors) < 30, "chance is 90"
     assert errors[-1] < errors[0]
+
+
+def test_options_of_the_search(digits: Data) -> None:
+    slimming = slimming_of(digits, search_options={"beta": 0.5, "epsilon": 0.1})
+    assert isinstance(slimming.searcher, Targeted)
+    assert (slimming.searcher.beta, slimming.searcher.epsilon) == (0.5, 0.1)
+    paper = slimming_of(digits, preset="paper", search_options={"bisections": 3})
+    assert isinstance(paper.searcher, Scalarized)
+    assert (paper.searcher.bisections, paper.searcher.optimistic) == (3, False)
+    with pytest.raises(UserError, match="random does not take these options"):
+        slimming_of(digits, searcher="random", search_options={"beta": 0.5})
+    with pytest.raises(UserError, match="search_options: they go with the name"):
+        slimming_of(digits, searcher=Targeted(), search_options={"beta": 0.5})
