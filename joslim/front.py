@@ -229,7 +229,8 @@ class Front(Sequence[Point]):
             if name not in known:
                 raise unknown("budget", name, known)
             if name not in self.costs:
-                raise UserError(f"{name}: not measured for this front; joslim latency RUN does it")
+                how = "joslim train --cost latency does it"
+                raise UserError(f"{name}: not measured for this front; {how}")
             number = isinstance(most, (int, float, np.number)) and not isinstance(most, bool)
             if not number or not 0 < most <= sys.float_info.max:
                 raise UserError(f"{name}: {shown(most)} is not a positive finite number; type 2e6")

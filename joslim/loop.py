@@ -30,9 +30,9 @@ from joslim.search import History, Scored
 from joslim.search import searcher as make_searcher
 from joslim.search.base import Searcher
 from joslim.search.rescoring import due
-from joslim.slimmable import SlimmableNet, recalibrate
+from joslim.slimmable import SlimmableNet, statistics_of
 from joslim.training.distillation import Distillation, distillation
-from joslim.training.evaluate import Metric, error, mean_loss, moved, score, wrong
+from joslim.training.evaluate import Metric, errors, mean_loss, moved, score, wrong
 from joslim.training.step import Criterion, backward, clip_gradients, refuse_non_finite
 from joslim.widths import Widths
 
@@ -146,8 +146,9 @@ class Slimming:
         with each loss: lambda loss: scaler.scale(loss).backward(), accelerator.backward, ...
         """
         self.criterion = criterion
+        self.net.statistics.clear()  # what they were taken for is about to change
         self._choose()
-        inputs = x if isinstance(x, tuple) else (x,)
+        inputs = tuple(x) if isinstance(x, (tuple, list)) else (x,)
         self.losses = backward(
             self.model, self.net, self.widths, inputs, y, criterion, self.distill, differentiate
         )
@@ -155,7 +156,7 @@ class Slimming:
         return self.losses[0]
 
     def advance(self) -> None:
-        """The optimizer has made its step. Statistics of children fit the weights no more."""
+        """The optimizer has made its step."""
         self.steps += 1
         self.net.statistics.clear()
 
@@ -215,8 +216,6 @@ class Slimming:
         """
         self.criterion = criterion or self.criterion
         self._criterion()
-        # Every child is tested: what can be read once only is kept.
-        val, test = (list(b) if isinstance(b, Iterator) else b for b in (val, test))
         if self._finished_at != self.steps:
             self.method.finish(self)
             self._finished_at = self.steps
@@ -230,10 +229,28 @@ class Slimming:
         self.history.record(losses, self.steps)
         if not any(math.isfinite(loss) for loss in losses.values()):
             raise RunFailed(f"none of {len(self.history)} children has a finite loss: no front")
-        points = [self._point(child, val, test, metric) for child in self._best(finalists)]
-        kept = {point.widths for point in points}
-        for widths in [w for w in self.net.statistics if w not in kept]:
+        best = self._best(finalists)
+        children = [self.history.visits[child].widths for child in best]
+        for widths in self.net.statistics.keys() - set(children):
             del self.net.statistics[widths]
+        self.net.use(self.net.active)
+
+        def tested(batches: Iterable[Any] | None) -> Sequence[float | None]:
+            if batches is None:
+                return [None] * len(children)
+            return errors(self.net, children, watched(batches), metric)
+
+        def watched(batches: Iterable[Any]) -> Iterator[Any]:
+            for batch in batches:
+                progress(len(finalists), len(finalists))
+                yield batch
+
+        points = [
+            Point(widths, self._costs(widths), losses[child], val_error, test_error)
+            for child, widths, val_error, test_error in zip(
+                best, children, tested(val), tested(test)
+            )
+        ]
         span = (float(self.cost(self.space.smallest)), float(self.cost(self.space.full)))
         return Front(points, self.cost.name, span)
 
@@ -249,11 +266,13 @@ class Slimming:
         return sorted(scored.ids[nearest_the_front(scored, most)].tolist())
 
     def _judge(self, child: Widths, batches: Sequence[Any]) -> float:
-        with self.net.at(child):
-            # The full network has the statistics of its training: nobody else's are touched.
-            if child != self.space.full:
-                recalibrate(self.net, (moved_batch(self.net, batch) for batch in batches))
-            return mean_loss(self.net, batches, self._criterion())
+        """Its loss with statistics of its own; so has the full network, beside its running ones."""
+        net = self.net
+        with net.at(child):
+            moved = (moved_batch(net, batch) for batch in batches)
+            net.statistics[child] = statistics_of(net, moved)
+            net.use(child)
+            return mean_loss(net, batches, self._criterion())
 
     def _best(self, finalists: list[int]) -> list[int]:
         """Ids of the finalists that are not dominated, by cost."""
@@ -262,16 +281,6 @@ class Slimming:
         ids, costs = scored.ids[chosen], scored.costs[chosen]
         best = non_dominated(scored.losses[chosen], costs)
         return ids[best][np.argsort(costs[best], kind="stable")].tolist()
-
-    def _point(
-        self, child: int, val: Iterable[Any] | None, test: Iterable[Any] | None, metric: Metric
-    ) -> Point:
-        visit = self.history.visits[child]
-        loss = self.history.loss(child)
-        assert loss is not None
-        with self.net.at(visit.widths):
-            errors = [None if b is None else error(self.net, b, metric) for b in (val, test)]
-        return Point(visit.widths, self._costs(visit.widths), loss, errors[0], errors[1])
 
     def _costs(self, child: Widths) -> dict[str, float]:
         """What can be counted, and the cost of this training by its own name."""
@@ -299,7 +308,9 @@ class Slimming:
         }
 
     def _settings(self) -> dict[str, Any]:
-        """What a state is of. The number of steps is not in it: a training may be extended."""
+        """What a state is of. The number of steps is not in it: with the same K a training may be
+        extended.
+        """
         return {
             "method": self.name,
             "cost": self.cost.name,
@@ -310,7 +321,7 @@ class Slimming:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for field, mine in self._settings().items():
-            if (theirs := state["settings"][field]) != mine:
+            if (theirs := state.get("settings", {}).get(field)) != mine:
                 raise UserError(f"{field}: the state is of {theirs!r}, this is {mine!r}")
         for field in ("steps", "passes", "scoring_passes"):
             setattr(self, field, state[field])

@@ -15,7 +15,7 @@ import numpy as np
 
 from joslim.costs import Cost
 from joslim.errors import unknown
-from joslim.search import greedy_removal, keep_useful, starting_children
+from joslim.search import Random, greedy_removal, keep_useful, starting_children
 from joslim.search.base import Searcher
 from joslim.search.history import History
 from joslim.search.rescoring import ALL
@@ -155,7 +155,10 @@ def explore(training: Training, children: int) -> None:
             return
         for child in training.searcher.propose(history, count, training.rng):
             history.visit(child, training.steps)
-        if len(history) == before:  # every child that the search can name was visited
+        if len(history) == before:  # a search that names the same again: any other will do
+            for child in Random().propose(history, count, training.rng):
+                history.visit(child, training.steps)
+        if len(history) == before:  # there are no others
             return
 
 

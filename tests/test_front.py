@@ -317,7 +317,9 @@ def test_budgets_that_fit_alone_but_not_together() -> None:
 
 
 def test_a_latency_that_nobody_measured() -> None:
-    with pytest.raises(UserError, match=r"^latency_ms: not measured .* joslim latency RUN"):
+    with pytest.raises(
+        UserError, match=r"^latency_ms: not measured .* joslim train --cost latency"
+    ):
         Front([point(1, 1.0)], "macs", SPAN).pick(latency_ms=3)
 
 

@@ -48,6 +48,8 @@ def show(front: Front) -> None:
     console.print(front_table(front))
     low, full = (format_size(front.key, end) for end in front.span)
     console.print(f"smallest {low}, full {full}")
+    if len(front) == 1:  # a curve takes two
+        return
     if front.error is None:
         console.print("no error is known for all children: no area, no hypervolume")
         return

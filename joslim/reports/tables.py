@@ -24,7 +24,8 @@ def front_table(front: Front) -> Table:
     """A row for each child, the cost of the front first; errors that are not known are left out."""
     from rich.table import Table
 
-    table = Table(title=f"{len(front)} children by {title(front.key)}", title_justify="left")
+    children = "1 child" if len(front) == 1 else f"{len(front)} children"
+    table = Table(title=f"{children} by {title(front.key)}", title_justify="left")
     errors = [name for name in ("val_error", "test_error") if any_known(front, name)]
     for name in (*front.costs, "train_loss", *errors):
         table.add_column(title(name), justify="right")

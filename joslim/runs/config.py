@@ -24,6 +24,8 @@ else:
     import tomli as tomllib  # type: ignore[import-not-found]
 
 MOST_BYTES = 10**6
+# The methods that a searcher can be named for.
+SEARCHING = ("joslim", "bignas", "ofa")
 
 
 def option(
@@ -133,6 +135,11 @@ class Config:
             raise UserError(f"steps: {self.steps} and epochs: {self.epochs} given; type only one")
         if self.recipe is not None and self.recipe not in RECIPES:
             raise unknown("recipe", self.recipe, RECIPES)
+        if self.searcher is not None and self.method not in SEARCHING:
+            raise UserError(
+                f"searcher: method {self.method!r} does not search; allowed with: "
+                f"{', '.join(SEARCHING)}"
+            )
         if self.widths is not None and self.method != "single":
             raise UserError(f"widths: only method single trains given widths, not {self.method!r}")
 

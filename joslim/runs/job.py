@@ -142,7 +142,7 @@ def make_job(
         torch.set_num_threads(config.threads)
     weights = init if init is not None or config.init is None else read_weights(config.init)
     images = load_images(config, data, device, model)
-    config = config.with_recipe(images.recipe)
+    config = with_batch_that_fits(config, config.with_recipe(images.recipe), images)
     if isinstance(images, FolderData) and config.crop_scale is not None:
         images.scale = config.crop_scale
     torch.manual_seed(config.seed)
@@ -186,6 +186,13 @@ def make_job(
         device=device,
         fresh=fresh,
     )
+
+
+def with_batch_that_fits(asked: Config, config: Config, data: Data) -> Config:
+    """The batch of a recipe is cut to small data; one that somebody asked for is not."""
+    assert config.batch is not None
+    fits = min(config.batch, data.sizes["train"])
+    return config if asked.batch is not None else replace(config, batch=fits)
 
 
 def given(config: Config, *names: str) -> dict[str, Any]:

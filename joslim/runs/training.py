@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from joslim.errors import RunFailed, Stopped, UserError
 from joslim.front import Front
+from joslim.loop import Slimming
 from joslim.reports.figures import draw_run
 from joslim.runs import checkpoint
 from joslim.runs.config import Config, config_of
@@ -175,11 +176,11 @@ def run_to_the_end(job: Job, folder: RunFolder, watch: Watcher) -> Front:
             log.update()
             raise RunFailed(f"{error}; {what_is_kept(folder)}") from error
         front = judge(job, folder, watch, stop)
-    log.update()
-    folder.write_front(front)
-    draw_run(front, visits_of(job.slimming.history, front), folder.file(PICTURE))
-    # Last: a run is finished when its checkpoint says so.
-    checkpoint.save(folder, job.net, job.state_dict(), job.slimming.steps)
+        log.update()
+        folder.write_front(front)
+        draw_run(front, visits_of(job.slimming.history, front), folder.file(PICTURE))
+        # Last: a run is finished when its checkpoint says so.
+        checkpoint.save(folder, job.net, job.state_dict(), job.slimming.steps)
     return front
 
 
@@ -227,10 +228,17 @@ def progress_of(job: Job) -> Progress:
         slimming.steps,
         job.total_steps,
         slimming.losses[0].item(),
-        slimming.losses[-1].item(),
+        smallest_loss(slimming),
         len(slimming.history),
         -(-slimming.steps // slimming.every),
     )
+
+
+def smallest_loss(slimming: Slimming) -> float:
+    """Of the smallest child that was trained; the last one unless the search chose it too."""
+    smallest = slimming.space.smallest
+    place = slimming.widths.index(smallest) if smallest in slimming.widths else -1
+    return slimming.losses[place].item()
 
 
 def judge(job: Job, folder: RunFolder, watch: Watcher, stop: Stop) -> Front:
@@ -260,7 +268,7 @@ class MetricsLog:
         line = {
             "step": slimming.steps,
             "loss": slimming.losses[0].item(),
-            "smallest_loss": slimming.losses[-1].item(),
+            "smallest_loss": smallest_loss(slimming),
             "losses": slimming.losses.tolist(),
             "costs": [slimming.cost(child) for child in slimming.widths],
             "lr": self.job.optimizer.param_groups[0]["lr"],

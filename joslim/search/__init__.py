@@ -26,6 +26,7 @@ SEARCHERS: dict[str, Callable[..., Searcher]] = {
 __all__ = [
     "SEARCHERS",
     "History",
+    "Random",
     "Scored",
     "Scoring",
     "Searcher",

@@ -18,6 +18,13 @@ ordering.py   channels of a trained network in order of importance
 from joslim.slimmable.net import SlimmableNet
 from joslim.slimmable.ordering import sort_channels
 from joslim.slimmable.slim import slim
-from joslim.slimmable.statistics import batch_statistics, recalibrate
+from joslim.slimmable.statistics import batch_statistics, recalibrate, statistics_of
 
-__all__ = ["SlimmableNet", "batch_statistics", "recalibrate", "slim", "sort_channels"]
+__all__ = [
+    "SlimmableNet",
+    "batch_statistics",
+    "recalibrate",
+    "slim",
+    "sort_channels",
+    "statistics_of",
+]

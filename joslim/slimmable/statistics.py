@@ -26,10 +26,26 @@ def recalibrate(net: nn.Module, batches: Iterable[Any]) -> None:
     normalises by batch statistics, as in training, and dropout is off. Nothing else changes: not
     the modes, not the statistics of other children; and nothing at all if a batch fails.
     """
+    slimmable = next((m for m in net.modules() if isinstance(m, SlimmableNet)), None)
+    averages = statistics_of(net, batches)
+    if slimmable is None or slimmable.active == slimmable.space.full:
+        if slimmable is not None and slimmable.active in slimmable.statistics:
+            del slimmable.statistics[slimmable.active]
+            slimmable.use(slimmable.active)
+        for name, (mean, var) in averages.items():
+            norm: Any = (slimmable or net).get_submodule(name)
+            norm._buffers["running_mean"].copy_(mean)
+            norm._buffers["running_var"].copy_(var)
+    else:
+        slimmable.statistics[slimmable.active] = averages
+        slimmable.use(slimmable.active)
+
+
+def statistics_of(net: nn.Module, batches: Iterable[Any]) -> dict[str, Pair]:
+    """What `recalibrate` sets, by the names of the norms; nothing is changed."""
     if isinstance(batches, Tensor):
         raise UserError("batches: a tensor given, a sequence of batches needed; type [tensor]")
-    slimmable = next((m for m in net.modules() if isinstance(m, SlimmableNet)), None)
-    owner = slimmable or net
+    owner = next((m for m in net.modules() if isinstance(m, SlimmableNet)), net)
     norms: dict[str, Any] = {n: m for n, m in owner.named_modules() if has_statistics(m)}
     averages: dict[str, Pair] = {}
     samples = 0
@@ -47,13 +63,7 @@ def recalibrate(net: nn.Module, batches: Iterable[Any]) -> None:
                     averages[name] = blended(averages.get(name, now), now, count / samples)
     if not samples:
         raise UserError("batches: none given; recalibration needs at least one")
-    if slimmable is None or slimmable.active == slimmable.space.full:
-        for name, (mean, var) in averages.items():
-            norms[name].running_mean.copy_(mean)
-            norms[name].running_var.copy_(var)
-    else:
-        slimmable.statistics[slimmable.active] = averages
-        slimmable.use(slimmable.active)
+    return averages
 
 
 def has_statistics(module: nn.Module) -> bool:
@@ -95,6 +105,8 @@ def collecting(net: nn.Module, norms: Iterable[Any]) -> Iterator[set[nn.Module]]
             norm.__dict__["_slim_collecting"] = True
             own = (torch.zeros_like(norm.running_mean), torch.ones_like(norm.running_var))
             norm.__dict__["_slim_own"] = own
+        elif "_slim_own" in norm.__dict__:
+            norm.__dict__["_slim_own"] = None
     try:
         yield ran
     finally:

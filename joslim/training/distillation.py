@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from joslim.errors import unknown
+from joslim.errors import UserError, unknown
 
 Distillation = Callable[[Tensor, Tensor], Tensor]
 
@@ -22,13 +22,24 @@ ALPHAS = (-1.0, 1.0)
 RATIO_LIMIT = 5.0
 
 
+def refuse_single_class(outputs: Tensor) -> None:
+    """The softmax of one class is 1 whatever it is: nothing would be learned, in silence."""
+    if outputs.ndim < 2 or outputs.shape[1] < 2:
+        raise UserError(
+            f"distill: outputs {tuple(outputs.shape)} are no scores of two or more classes; "
+            "give distill a function of (student's outputs, teacher's outputs)"
+        )
+
+
 def soft_cross_entropy(student: Tensor, teacher: Tensor) -> Tensor:
     """Cross-entropy against the teacher's probabilities."""
+    refuse_single_class(student)
     return F.cross_entropy(student, teacher.softmax(dim=1))
 
 
 def kl_divergence(student: Tensor, teacher: Tensor) -> Tensor:
     """Cross-entropy less the teacher's own entropy: the same gradients, zero for equal outputs."""
+    refuse_single_class(student)
     target, predicted = teacher.log_softmax(dim=1), student.log_softmax(dim=1)
     return (target.exp() * (target - predicted)).sum(dim=1).mean()
 
@@ -39,6 +50,7 @@ def adaptive_alpha_divergence(student: Tensor, teacher: Tensor) -> Tensor:
     A negative alpha punishes overestimating the teacher's uncertainty, a positive one
     underestimating it; taking the larger of the two punishes both.
     """
+    refuse_single_class(student)
     target, predicted = teacher.log_softmax(dim=1), student.log_softmax(dim=1)
     low, high = (_alpha_divergence(target, predicted, alpha) for alpha in ALPHAS)
     return torch.maximum(low, high).mean()

@@ -21,6 +21,9 @@ Metric = Callable[[Any, Any], Tensor]
 
 def wrong(outputs: Tensor, labels: Tensor) -> Tensor:
     """[n, classes] and [n] -> [n]: where the most likely class is not the label."""
+    if labels.ndim != 1 or labels.is_floating_point() or outputs.ndim != 2:
+        shapes = f"outputs {tuple(outputs.shape)}, labels {tuple(labels.shape)} {labels.dtype}"
+        raise UserError(f"metric: {shapes} are no class scores and classes; give front(metric=...)")
     return outputs.argmax(dim=1) != labels
 
 
@@ -62,21 +65,32 @@ def mean_loss(net: nn.Module, batches: Iterable[Any], criterion: Criterion) -> f
             count = len(labels)
             total += criterion(net(*inputs), labels).item() * count
             samples += count
+    if not samples:
+        raise UserError("batches: none given; a loss needs at least one")
     return total / samples
 
 
-def error(net: nn.Module, batches: Iterable[Any], metric: Metric = wrong) -> float:
-    """The samples that are wrong, in percent."""
-    total, samples = 0.0, 0
+def errors(
+    net: SlimmableNet, children: Sequence[Widths], batches: Iterable[Any], metric: Metric = wrong
+) -> list[float]:
+    """The samples that each child gets wrong, in percent, in one pass over the data."""
+    totals, samples = [0.0] * len(children), 0
     with evaluating(net):
         for batch in batches:
             inputs, labels = on_device(net, batch)
-            faults = metric(net(*inputs), labels)
-            total += faults.double().sum().item()
+            for place, child in enumerate(children):
+                with net.at(child):
+                    faults = metric(net(*inputs), labels)
+                totals[place] += faults.double().sum().item()
             samples += faults.numel()
     if not samples:
-        raise UserError("batches: none given; an error needs at least one, each time it is taken")
-    return 100 * total / samples
+        raise UserError("batches: none given; an error needs at least one")
+    return [100 * total / samples for total in totals]
+
+
+def error(net: SlimmableNet, batches: Iterable[Any], metric: Metric = wrong) -> float:
+    """The samples that the active child gets wrong, in percent."""
+    return errors(net, [net.active], batches, metric)[0]
 
 
 def on_device(net: nn.Module, batch: Any) -> tuple[tuple[Any, ...], Any]:

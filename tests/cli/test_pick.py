@@ -86,7 +86,10 @@ def test_latency(tmp_path: Path, joslim: Run) -> None:
         ([], "budget: none given; give at least one of: macs, params, memory, latency_ms"),
         (["--macs", "4M"], "macs: no child of 3 fits 4000000, the cheapest costs 4055240; type"),
         (["--memory", "1KB"], "memory: no child of 3 fits 1000, the cheapest costs 20276; type"),
-        (["--latency-ms", "3"], "latency_ms: not measured for this front; joslim latency RUN"),
+        (
+            ["--latency-ms", "3"],
+            "latency_ms: not measured for this front; joslim train --cost latency",
+        ),
         (["--macs", "20X"], "macs: '20X' is not a size; type"),
         (["--macs", "-5"], "macs: '-5' is not a size; type"),
         (["--macs", "0"], "macs: '0' is not a positive finite size"),
