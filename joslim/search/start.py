@@ -9,13 +9,17 @@ from torch.quasirandom import SobolEngine
 
 from joslim.costs import Cost
 from joslim.search.history import History
-from joslim.search.rays import bring_to_cost, from_unit
+from joslim.search.modelled import is_slow
+from joslim.search.rays import bring_slow_to_cost, bring_to_cost, from_unit
 from joslim.search.targets import cost_range, stratified_targets
 from joslim.search.unseen import first_unseen
 from joslim.widths import Widths, WidthSpace
 
 # How near, as a share of the full cost, is near enough to fill space evenly.
 NEAR = 0.005
+# The same for a cost that is slow to ask, and how often it is asked for one child.
+NEAR_IF_SLOW = 0.015
+ASKED_AT_START = 4
 
 
 def start_size(space: WidthSpace) -> int:
@@ -37,8 +41,11 @@ def starting_children(
         return corners
     # Not too near to the corners, which are there already.
     targets = rng.permutation(stratified_targets(cost, filling, rng, margin=0.25))
-    tolerance = NEAR * cost_range(cost)[1]
-    points = bring_to_cost(cost, sobol(len(space), filling, rng), targets, tolerance)
+    full, directions = cost_range(cost)[1], sobol(len(space), filling, rng)
+    if is_slow(cost):
+        points = bring_slow_to_cost(cost, directions, targets, NEAR_IF_SLOW * full, ASKED_AT_START)
+    else:
+        points = bring_to_cost(cost, directions, targets, NEAR * full)
     return corners + [space.at(row) for row in from_unit(space, points)]
 
 

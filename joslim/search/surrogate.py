@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,6 +32,16 @@ NOISE_PRIOR = (-4.0, 1.0)
 # Beyond these a kernel is constant or diagonal, and exp() would soon overflow.
 LIMIT = 12.0
 JITTER = 1e-6
+# Hyper-parameters are fitted anew when there is this share of points more than at the last fit,
+# and at every call while there are few points: then a fit takes next to nothing.
+GROWTH = 0.1
+FEW = 50
+# Points that a process is conditioned on at most: its time grows with their cube.
+MOST_POINTS = 1200
+
+
+class SurrogateFailed(ArithmeticError):
+    """The process cannot be had, or says nothing of use."""
 
 
 def tamed(losses: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -41,8 +52,9 @@ def tamed(losses: NDArray[np.float64]) -> NDArray[np.float64]:
     down to that fence. Order is kept up to ties, so least stays least.
     """
     values = np.log(losses) if (losses > 0).all() else losses
-    quarter, three_quarters = np.quantile(values, [0.25, 0.75])
-    return np.minimum(values, three_quarters + 3 * (three_quarters - quarter))
+    with np.errstate(over="ignore", invalid="ignore"):
+        quarter, three_quarters = np.quantile(values, [0.25, 0.75])
+        return np.minimum(values, three_quarters + 3 * (three_quarters - quarter))
 
 
 @dataclass(frozen=True)
@@ -67,14 +79,22 @@ class Surrogate:
     ) -> Surrogate:
         """[n, knobs] points of the unit cube, [n] values -> the process.
 
-        Hyper-parameters are fitted to at most `most` of the points; the posterior uses all.
+        Hyper-parameters are fitted to at most `most` of the points; the posterior uses all. If
+        the fit fails they are those of `start`; without it, those of the prior.
         """
-        shift, scale = float(values.mean()), float(values.std()) or 1.0
-        x, y = torch.from_numpy(matrix.copy()), torch.from_numpy((values - shift) / scale)
+        x, y, shift, scale = _standardised(matrix, values)
         # Evenly over the visits: all of them were scored on the same images.
         some = torch.linspace(0, len(x) - 1, min(len(x), most)).round().long()
         theta = _fitted(x[some], y[some], start, iterations)
         return cls.conditioned(theta, x, y, shift, scale)
+
+    @classmethod
+    def with_theta(
+        cls, theta: tuple[float, ...], matrix: NDArray[np.float64], values: NDArray[np.float64]
+    ) -> Surrogate:
+        """As `fit` does it, but with these hyper-parameters."""
+        x, y, shift, scale = _standardised(matrix, values)
+        return cls.conditioned(torch.tensor(theta, dtype=torch.float64), x, y, shift, scale)
 
     @classmethod
     def conditioned(
@@ -84,6 +104,8 @@ class Surrogate:
         signal, _ = _own_kernel(theta, x)
         cholesky = _factor(signal + theta[-1].exp() * _eye(x))
         weights = torch.cholesky_solve(y[:, None], cholesky)
+        if not weights.isfinite().all():
+            raise SurrogateFailed("a value of the surrogate is not finite")
         return cls(tuple(theta.tolist()), shift, scale, x, cholesky, weights)
 
     def posterior(
@@ -91,6 +113,8 @@ class Surrogate:
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """[m, knobs] -> mean [m] and standard deviation [m] of the noiseless value."""
         mean, sigma = self.moments(torch.from_numpy(matrix.copy()))
+        if not (mean.isfinite().all() and sigma.isfinite().all()):
+            raise SurrogateFailed("a prediction of the surrogate is not finite")
         return mean.numpy(), sigma.numpy()
 
     def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -102,6 +126,40 @@ class Surrogate:
         # The root has no slope at 0.
         variance = (theta[-2].exp() - half.square().sum(0)).clamp_min(1e-12)
         return mean * self.scale + self.shift, variance.sqrt() * self.scale
+
+
+@dataclass
+class Refits:
+    """Hyper-parameters that are fitted now and then, and kept in between."""
+
+    theta: tuple[float, ...] | None = None
+    # Points at the last fit.
+    size: int = 0
+
+    def surrogate(
+        self, matrix: NDArray[np.float64], values: NDArray[np.float64], size: int, most: int
+    ) -> Surrogate:
+        """The process of these points, which are some of `size`; fitted if it is time to."""
+        if not self._is_due(matrix.shape[1], size):
+            assert self.theta is not None
+            return Surrogate.with_theta(self.theta, matrix, values)
+        self.size = size
+        surrogate = Surrogate.fit(matrix, values, self.theta, most)
+        self.theta = surrogate.theta
+        return surrogate
+
+    def _is_due(self, knobs: int, size: int) -> bool:
+        if self.theta is None or len(self.theta) != knobs + 2:
+            return True
+        return size < FEW or not self.size <= size < (1 + GROWTH) * self.size
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"theta": None if self.theta is None else list(self.theta), "size": self.size}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        theta = state.get("theta")
+        self.theta = None if theta is None else tuple(theta)
+        self.size = state.get("size", 0)
 
 
 def prior(knobs: int) -> tuple[Tensor, Tensor]:
@@ -159,32 +217,54 @@ def _eye(x: Tensor) -> Tensor:
 
 
 def _factor(covariance: Tensor) -> Tensor:
-    factor, failed = torch.linalg.cholesky_ex(covariance)
+    try:
+        factor, failed = torch.linalg.cholesky_ex(covariance)
+    except RuntimeError as error:
+        raise SurrogateFailed(str(error)) from error
     if failed or not factor.isfinite().all():
-        raise ArithmeticError("the covariance of the surrogate is not positive definite")
+        raise SurrogateFailed("the covariance of the surrogate is not positive definite")
     return factor
 
 
+def _standardised(
+    matrix: NDArray[np.float64], values: NDArray[np.float64]
+) -> tuple[Tensor, Tensor, float, float]:
+    """Points, values of mean 0 and deviation 1, and what they were."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        shift, scale = float(values.mean()), float(values.std()) or 1.0
+        y = (values - shift) / scale
+    if not (np.isfinite(y).all() and math.isfinite(scale)):
+        raise SurrogateFailed("the values of the surrogate are not finite")
+    return torch.from_numpy(matrix.copy()), torch.from_numpy(y), shift, scale
+
+
 def _fitted(x: Tensor, y: Tensor, start: tuple[float, ...] | None, iterations: int) -> Tensor:
-    """The hyper-parameters; those of the prior if the fit fails."""
-    fallback = prior(x.shape[1])[0]
+    """The hyper-parameters; the last good ones if the fit fails, or else the prior's."""
+    means = prior(x.shape[1])[0]
+    last = (
+        None
+        if start is None or len(start) != len(means)
+        else torch.tensor(start, dtype=torch.float64)
+    )
     try:
-        theta = _maximise(_best_start(x, y, start), x, y, iterations)
+        theta = _maximise(_best_start(x, y, last), x, y, iterations)
         if theta.isfinite().all():
             return theta
         reason = "not finite"
-    except ArithmeticError as error:
+    except (ArithmeticError, RuntimeError) as error:
         reason = str(error)
-    log.warning("surrogate: the fit to %d children failed (%s); priors are used", len(x), reason)
-    return fallback
+    instead = "priors" if last is None else "the last good ones"
+    log.warning(
+        "surrogate: the fit to %d children failed (%s); %s are used", len(x), reason, instead
+    )
+    return means if last is None else last
 
 
-def _best_start(x: Tensor, y: Tensor, start: tuple[float, ...] | None) -> Tensor:
+def _best_start(x: Tensor, y: Tensor, last: Tensor | None) -> Tensor:
     """Those of the last fit, unless the prior explains the data better."""
     means = prior(x.shape[1])[0]
-    if start is None or len(start) != len(means):
+    if last is None:
         return means
-    last = torch.tensor(start, dtype=torch.float64)
     values = [negative_log_posterior(theta, x, y)[0] for theta in (last, means)]
     return last if values[0] <= values[1] else means
 

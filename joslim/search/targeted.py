@@ -8,8 +8,10 @@ brought to c directly, and only the loss has to be modelled.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,22 +21,33 @@ from joslim.costs import Cost
 from joslim.front import non_dominated
 from joslim.search.base import Searcher
 from joslim.search.history import History, Scored
-from joslim.search.modelled import ModelledCost, is_slow
+from joslim.search.modelled import AskedOnce, ModelledCost, is_slow
 from joslim.search.raising import raise_free
-from joslim.search.rays import bring_to_cost, from_unit, to_unit
+from joslim.search.rays import (
+    bring_by_single_knobs,
+    bring_slow_to_cost,
+    bring_to_cost,
+    from_unit,
+    to_unit,
+)
 from joslim.search.start import start_size, unseen_start
-from joslim.search.surrogate import Surrogate, tamed
+from joslim.search.surrogate import MOST_POINTS, Refits, Surrogate, SurrogateFailed, tamed
 from joslim.search.targets import cost_range, stratified_targets
 from joslim.search.unseen import first_unseen
 from joslim.widths import Widths
+
+log = logging.getLogger("joslim")
 
 # Bisection stops at this share of epsilon: what is chosen within epsilon should not lean to one
 # side of the target.
 TOLERANCE = 0.25
 # Candidates that are worth more work than the rest of a pool.
 BEST = 16
-# Candidates that are brought to the target with a slow cost itself, for one that is unseen.
-CHECKED = 3
+# Corners of the cube that lead to children with some knobs at full width and others at their low,
+# for targets that nothing else has met.
+CORNERS = 64
+# Candidates that are brought to the target with the cost itself if it is slow, at most.
+CHECKED = 8
 
 
 @dataclass
@@ -49,6 +62,9 @@ class Targeted(Searcher):
     rounds      further rounds
     parents     children of the front, nearest in cost, that candidates descend from
     most        children that the hyper-parameters of the surrogate are fitted to
+
+    It always has an answer. Where the surrogate cannot be fitted its last hyper-parameters serve;
+    where it cannot be had at all, neighbours of the front; without a front, random children.
     """
 
     beta: float = 0.1
@@ -59,33 +75,53 @@ class Targeted(Searcher):
     rounds: int = 2
     parents: int = 8
     most: int = 500
-    _theta: tuple[float, ...] | None = field(default=None, init=False, repr=False)
+    _loss_refits: Refits = field(default_factory=Refits, init=False, repr=False)
+    _cost_refits: Refits = field(default_factory=Refits, init=False, repr=False)
 
     def propose(self, history: History, count: int, rng: np.random.Generator) -> list[Widths]:
-        scored = history.scored()
-        needed = start_size(history.space) if self.start is None else self.start
-        if len(scored) < max(needed, 1):
+        if not self._knows_enough(history):
             return unseen_start(history, count, rng)
-        surrogate = self._surrogate(history, scored)
-        pricing = ModelledCost(history, self.most) if is_slow(history.cost) else history.cost
+        problem = self._problem(history)
         chosen: list[Widths] = []
-        for target in stratified_targets(history.cost, count, rng):
-            search = _AtTarget(self, history, scored, surrogate, pricing, target, rng)
-            chosen.append(first_unseen(search.ranked(), history, chosen))
+        for target in stratified_targets(problem.cost, count, rng):
+            chosen.append(problem.solve(target, rng, chosen))
         return chosen
 
+    def at_target(self, history: History, target: float, rng: np.random.Generator) -> Widths:
+        """One child of this cost."""
+        return self._problem(history).solve(target, rng)
+
+    def _knows_enough(self, history: History) -> bool:
+        needed = start_size(history.space) if self.start is None else self.start
+        return len(history.scored()) >= max(needed, 1)
+
+    def _problem(self, history: History) -> _Problem:
+        scored = history.scored()
+        problem = _Problem(self, history, scored, history.cost, history.cost)
+        if len(scored) == 0:
+            return problem
+        try:
+            if is_slow(history.cost):
+                problem.cost = AskedOnce(history)
+                problem.pricing = None
+                problem.pricing = ModelledCost(history, self.most, self._cost_refits)
+            problem.surrogate = self._surrogate(history, scored)
+        except SurrogateFailed as error:
+            log.warning("search: %s; the next best way is taken", error)
+        return problem
+
     def _surrogate(self, history: History, scored: Scored) -> Surrogate:
-        points = to_unit(history.space, scored.matrix)
-        surrogate = Surrogate.fit(points, tamed(scored.losses), self._theta, self.most)
-        self._theta = surrogate.theta
-        return surrogate
+        kept = worth_knowing(scored)
+        points = to_unit(history.space, scored.matrix[kept])
+        values = tamed(scored.losses[kept])
+        return self._loss_refits.surrogate(points, values, len(scored), self.most)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"theta": None if self._theta is None else list(self._theta)}
+        return {"loss": self._loss_refits.state_dict(), "cost": self._cost_refits.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        theta = state.get("theta")
-        self._theta = None if theta is None else tuple(theta)
+        self._loss_refits.load_state_dict(state.get("loss", {}))
+        self._cost_refits.load_state_dict(state.get("cost", {}))
 
 
 @dataclass
@@ -101,6 +137,9 @@ class _Candidates:
         late = np.where(self.misses <= epsilon, 0.0, self.misses)
         return np.lexsort((self.bounds, late))
 
+    def hits(self, epsilon: float) -> int:
+        return int((self.misses <= epsilon).sum())
+
     def __add__(self, other: _Candidates) -> _Candidates:
         return _Candidates(
             np.concatenate([self.points, other.points]),
@@ -109,21 +148,102 @@ class _Candidates:
         )
 
 
+Judge = Callable[[NDArray[np.float64]], tuple[NDArray[np.float64], NDArray[np.float64]]]
+
+
+def nothing_known(
+    points: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """A judge to whom all are equal: then the first of a pool are the best, the front's kin."""
+    return np.zeros(len(points)), np.zeros(len(points))
+
+
 @dataclass
-class _AtTarget:
-    """The search for one child of one cost."""
+class _Problem:
+    """What all targets of a round have in common."""
 
     options: Targeted
     history: History
     scored: Scored
-    surrogate: Surrogate
-    pricing: Cost  # of candidates: the cost itself, or a model of one that is slow
+    cost: Cost
+    # Of candidates: the cost itself, or a model of one that is slow; None if there is no model.
+    pricing: Cost | None
+    surrogate: Surrogate | None = None
+
+    def solve(
+        self, target: float, rng: np.random.Generator, taken: Sequence[Widths] = ()
+    ) -> Widths:
+        for judge in self._judges():
+            assert self.pricing is not None
+            search = _AtTarget(self, self.pricing, judge, target, rng)
+            try:
+                return first_unseen(search.ranked(), self.history, taken)
+            except SurrogateFailed as error:
+                log.warning("search: %s; the next best way is taken", error)
+        return first_unseen(self._random(target, rng), self.history, taken)
+
+    def _judges(self) -> list[Judge]:
+        """The best first."""
+        if self.pricing is None or len(self.scored) == 0:
+            return []
+        return (
+            [nothing_known] if self.surrogate is None else [self.surrogate.posterior, nothing_known]
+        )
+
+    def _random(self, target: float, rng: np.random.Generator) -> Iterator[Widths]:
+        return self.exact(rng.uniform(size=(CHECKED, len(self.history.space))), target)
+
+    def exact(self, points: NDArray[np.float64], target: float) -> Iterator[Widths]:
+        """[n, knobs] -> children: brought to the target with the cost itself.
+
+        One by one, so that a slow cost is not asked for more of them than need be; those that miss
+        come last, the nearest first.
+        """
+        missed: list[Widths] = []
+        for row in points:
+            child = self._exact(row[None], target)
+            if self._miss(child, target) <= self.options.epsilon:
+                yield child
+            else:
+                missed.append(child)
+        if isinstance(self.cost, AskedOnce):
+            # A measurement has noise: something that was asked for on the way may be nearer.
+            missed += self.cost.nearest(target)
+        yield from sorted(missed, key=lambda child: self._miss(child, target))
+
+    def _exact(self, point: NDArray[np.float64], target: float) -> Widths:
+        bring = bring_slow_to_cost if is_slow(self.history.cost) else bring_to_cost
+        (child,) = self.children(bring(self.cost, point, np.array([target]), self.tolerance))
+        return child
+
+    def _miss(self, child: Widths, target: float) -> float:
+        return abs(self.cost(child) - target) / self.full
+
+    def children(self, points: NDArray[np.float64]) -> list[Widths]:
+        space = self.history.space
+        return [space.at(row) for row in from_unit(space, points)]
+
+    @cached_property
+    def full(self) -> float:
+        return abs(cost_range(self.cost)[1]) or 1.0
+
+    @property
+    def tolerance(self) -> float:
+        return TOLERANCE * self.options.epsilon * self.full
+
+
+@dataclass
+class _AtTarget:
+    """The search for one child of one cost."""
+
+    problem: _Problem
+    pricing: Cost
+    judge: Judge
     target: float
     rng: np.random.Generator
 
     def __post_init__(self) -> None:
-        self.full = abs(cost_range(self.history.cost)[1]) or 1.0
-        self.tolerance = TOLERANCE * self.options.epsilon * self.full
+        self.options, self.history = self.problem.options, self.problem.history
 
     def ranked(self) -> Iterator[Widths]:
         """Children at the target, the most promising first."""
@@ -132,51 +252,73 @@ class _AtTarget:
             best = candidates.points[candidates.order(self.options.epsilon)[0]]
             around = np.repeat(best[None], self.options.local, axis=0)
             candidates += self._at_target(perturbed(around, 0.1, self.rng))
+        if candidates.hits(self.options.epsilon) < BEST:
+            candidates += self._repaired(self._best_that_missed(candidates))
+        if candidates.hits(self.options.epsilon) == 0:
+            corners = self.rng.integers(2, size=(CORNERS, len(self.history.space)))
+            candidates += self._repaired(corners.astype(np.float64))
         best = candidates.points[candidates.order(self.options.epsilon)[:BEST]]
         candidates += self._judged(raise_free(self.pricing, best, self.rng))
         points = candidates.points[candidates.order(self.options.epsilon)]
-        if self.pricing is not self.history.cost:
-            points = self._checked(points[:CHECKED])
-        for row in from_unit(self.history.space, points):
-            yield self.history.space.at(row)
+        if self.pricing is not self.problem.cost:
+            return self.problem.exact(points[:CHECKED], self.target)
+        return (child for row in points for child in self.problem.children(row[None]))
 
-    def _checked(self, points: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The same, brought to the target with the cost itself."""
-        targets = np.full(len(points), self.target)
-        return bring_to_cost(self.history.cost, points, targets, self.tolerance)
+    def _best_that_missed(self, candidates: _Candidates) -> NDArray[np.float64]:
+        missed = np.flatnonzero(candidates.misses > self.options.epsilon)
+        best = missed[np.argsort(candidates.bounds[missed], kind="stable")[:BEST]]
+        return candidates.points[best]
+
+    def _repaired(self, points: NDArray[np.float64]) -> _Candidates:
+        tolerance = self.problem.tolerance
+        return self._judged(bring_by_single_knobs(self.pricing, points, self.target, tolerance))
 
     def _first_pool(self) -> NDArray[np.float64]:
-        """Thirds of random points, perturbed parents, and mixtures of two parents."""
+        """Thirds of perturbed parents, mixtures of two parents, and random points."""
         third = -(-self.options.pool // 3)
         knobs = len(self.history.space)
         parents = self._parents()
         pick = self.rng.integers(len(parents), size=(3, third))
         return np.concatenate(
             [
-                self.rng.uniform(size=(third, knobs)),
                 perturbed(parents[pick[0]], 0.2, self.rng),
                 mixed(parents[pick[1]], parents[pick[2]], self.rng),
+                self.rng.uniform(size=(third, knobs)),
             ]
         )
 
     def _parents(self) -> NDArray[np.float64]:
-        front = np.flatnonzero(non_dominated(self.scored.losses, self.scored.costs))
-        away = np.abs(self.scored.costs[front] - self.target)
+        scored = self.problem.scored
+        front = np.flatnonzero(non_dominated(scored.losses, scored.costs))
+        away = np.abs(scored.costs[front] - self.target)
         nearest = front[np.argsort(away, kind="stable")[: self.options.parents]]
-        return to_unit(self.history.space, self.scored.matrix[nearest])
+        return to_unit(self.history.space, scored.matrix[nearest])
 
     def _at_target(self, points: NDArray[np.float64]) -> _Candidates:
         targets = np.full(len(points), self.target)
-        return self._judged(bring_to_cost(self.pricing, points, targets, self.tolerance))
+        return self._judged(bring_to_cost(self.pricing, points, targets, self.problem.tolerance))
 
     def _judged(self, points: NDArray[np.float64]) -> _Candidates:
         space = self.history.space
         counts = space.counts(from_unit(space, points))
-        misses = np.abs(self.pricing.of_counts(counts) - self.target) / self.full
+        misses = np.abs(self.pricing.of_counts(counts) - self.target) / self.problem.full
         # The multipliers by which the history knows a child, so that equal children are equal.
         points = to_unit(space, space.multipliers(counts))
-        mean, sigma = self.surrogate.posterior(points)
+        mean, sigma = self.judge(points)
         return _Candidates(points, misses, mean - np.sqrt(self.options.beta) * sigma)
+
+
+def worth_knowing(scored: Scored, most: int = MOST_POINTS) -> NDArray[np.int64]:
+    """Positions of at most `most` children: the front, then those whose loss was taken last.
+
+    The weights move on, so a loss that was taken long ago says least.
+    """
+    if len(scored) <= most:
+        return np.arange(len(scored))
+    on_front = non_dominated(scored.losses, scored.costs)
+    # Of those scored together the latest visited come first.
+    order = np.lexsort((-scored.ids, -scored.steps, ~on_front))
+    return np.sort(order[:most])
 
 
 def perturbed(

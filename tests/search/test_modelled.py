@@ -5,7 +5,7 @@ import numpy as np
 import joslim
 from joslim import Cost, SlimmableNet
 from joslim.search import History, starting_children
-from joslim.search.modelled import ModelledCost, is_slow
+from joslim.search.modelled import AskedOnce, ModelledCost, is_slow
 
 
 def visited(cost: Cost, count: int) -> History:
@@ -38,3 +38,19 @@ def test_children_need_no_loss_but_a_finite_cost(net: SlimmableNet) -> None:
     visit = history.visits[3]
     history.visits[3] = type(visit)(visit.widths, float("nan"), 0)
     assert np.isfinite(ModelledCost(history)(net.space.full))
+
+
+def test_no_child_is_asked_for_twice(net: SlimmableNet) -> None:
+    asked = []
+
+    def price(widths: joslim.Widths) -> float:
+        asked.append(widths)
+        return float(sum(widths.counts))
+
+    history = visited(joslim.cost(price, net), 10)
+    once, child = AskedOnce(history), net.space.uniform(0.77)
+    asked.clear()
+    assert [once(v.widths) for v in history.visits] == [v.cost for v in history.visits]
+    assert asked == []
+    assert once(child) == once(child) == sum(child.counts)
+    assert asked == [child]

@@ -8,7 +8,14 @@ from numpy.typing import NDArray
 
 import joslim
 from joslim import Cost, Dim, Knob, SlimmableNet, WidthSpace
-from joslim.search.rays import along, bring_to_cost, from_unit, to_unit
+from joslim.search.rays import (
+    along,
+    bring_by_single_knobs,
+    bring_slow_to_cost,
+    bring_to_cost,
+    from_unit,
+    to_unit,
+)
 from joslim.search.targets import cost_range
 
 
@@ -95,3 +102,60 @@ def test_flat_and_falling_costs_end_too(net: SlimmableNet) -> None:
         points = some_points(5, len(cost.space))
         reached = bring_to_cost(cost, points, np.full(5, -100.0))
         assert ((reached >= 0) & (reached <= 1)).all()
+
+
+def test_few_prices_are_enough_for_a_smooth_cost(net: SlimmableNet) -> None:
+    asked = []
+
+    def price(widths: joslim.Widths) -> float:
+        asked.append(widths)
+        return float(np.square(widths.counts).sum())
+
+    cost = joslim.cost(price, net)
+    low, full = cost_range(cost)
+    points, targets = some_points(50, len(cost.space)), np.linspace(low, full, 50)
+    asked.clear()
+    reached = bring_slow_to_cost(cost, points, targets, 0.01 * full)
+    assert len(asked) < 50 * 4
+    misses = np.abs(cost.of(from_unit(cost.space, reached)) - targets)
+    assert (misses <= 0.02 * full).all()
+
+
+def test_a_slow_point_that_is_there_is_asked_once(net: SlimmableNet) -> None:
+    asked = []
+
+    def price(widths: joslim.Widths) -> float:
+        asked.append(widths)
+        return float(sum(widths.counts))
+
+    cost = joslim.cost(price, net)
+    point = some_points(1, len(cost.space))
+    target = np.asarray(cost.of(from_unit(cost.space, point)), dtype=np.float64)
+    asked.clear()
+    assert (bring_slow_to_cost(cost, point, target, 0.0) == point).all()
+    assert len(asked) == 3, "two corners and the point"
+
+
+@pytest.mark.parametrize("name", ["macs", "params", "memory"])
+@pytest.mark.parametrize("which", ["net", "many_knobs"])
+def test_knob_by_knob_is_nearer_than_all_at_once(
+    name: str, which: str, request: pytest.FixtureRequest
+) -> None:
+    cost = joslim.cost(name, request.getfixturevalue(which))
+    low, full = cost_range(cost)
+    points = some_points(20, len(cost.space))
+    for target in np.linspace(low, full, 9)[1:-1]:
+        together = bring_to_cost(cost, points, np.full(20, target))
+        single = bring_by_single_knobs(cost, points, target)
+        misses = [
+            np.abs(cost.of(from_unit(cost.space, p)) - target) / full for p in (together, single)
+        ]
+        assert misses[1].mean() <= misses[0].mean()
+        assert ((single >= 0) & (single <= 1)).all()
+
+
+def test_knob_by_knob_stops_when_it_is_near_enough(macs: Cost) -> None:
+    low, full = cost_range(macs)
+    points, target = some_points(20, len(macs.space)), (low + full) / 2
+    single = bring_by_single_knobs(macs, points, target, 0.2 * full)
+    assert (np.abs(macs.of(from_unit(macs.space, single)) - target) <= 0.2 * full).all()

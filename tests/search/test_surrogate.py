@@ -8,7 +8,14 @@ import torch
 from numpy.typing import NDArray
 
 from joslim.search import surrogate as module
-from joslim.search.surrogate import Surrogate, negative_log_posterior, prior, tamed
+from joslim.search.surrogate import (
+    Refits,
+    Surrogate,
+    SurrogateFailed,
+    negative_log_posterior,
+    prior,
+    tamed,
+)
 
 
 def data(count: int, knobs: int, seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -127,6 +134,54 @@ def test_a_failed_fit_falls_back_to_the_prior_and_says_so(
     assert process.theta == tuple(prior(3)[0].tolist())
     assert "the fit to 20 children failed (no)" in caplog.text
     assert np.isfinite(process.posterior(x)[0]).all()
+
+
+def test_a_failed_fit_falls_back_to_the_start(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    x, values = data(20, 3)
+    start = Surrogate.fit(x, values).theta
+    nan = torch.full((5,), float("nan"), dtype=torch.float64)
+    monkeypatch.setattr(module, "_maximise", lambda *arguments: nan)
+    with caplog.at_level(logging.WARNING, logger="joslim"):
+        assert Surrogate.fit(x, values, start=start).theta == start
+    assert "(not finite); the last good ones are used" in caplog.text
+
+
+@pytest.mark.parametrize("values", [[1.0, float("nan"), 2.0], [1e308, -1e308, 1e308]])
+def test_values_that_are_not_finite_are_refused(values: list[float]) -> None:
+    with pytest.raises(SurrogateFailed, match="not finite"):
+        Surrogate.fit(data(3, 2)[0], np.array(values))
+
+
+def test_a_covariance_that_cannot_be_factored_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(covariance: torch.Tensor) -> None:
+        raise RuntimeError("no memory")
+
+    x, values = data(9, 2)
+    monkeypatch.setattr(torch.linalg, "cholesky_ex", broken)
+    with pytest.raises(SurrogateFailed, match="no memory"):
+        Surrogate.with_theta((0.0,) * 4, x, values)
+
+
+def test_predictions_that_are_not_finite_are_refused() -> None:
+    x, values = data(9, 2)
+    with pytest.raises(SurrogateFailed, match="prediction"):
+        Surrogate.fit(x, values).posterior(np.full((1, 2), np.nan))
+
+
+def test_given_hyper_parameters_are_kept() -> None:
+    x, values = data(30, 2)
+    fitted = Surrogate.fit(x, values)
+    same = Surrogate.with_theta(fitted.theta, x, values)
+    assert same.theta == fitted.theta
+    np.testing.assert_array_equal(same.posterior(x)[0], fitted.posterior(x)[0])
+
+
+def test_refits_of_another_network_start_anew() -> None:
+    refits = Refits(theta=(0.0,) * 9, size=60)
+    x, values = data(60, 3)
+    assert len(refits.surrogate(x, values, 60, 100).theta) == 5
 
 
 def test_hyper_parameters_come_from_some_and_the_posterior_from_all() -> None:

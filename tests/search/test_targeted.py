@@ -1,16 +1,23 @@
 """Targeted search: it meets its targets, covers all costs, and finds less loss than chance does."""
 
+import itertools
 import json
+import logging
 from collections.abc import Callable
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
+from torch import nn
 
 import joslim
 from joslim import Cost, SlimmableNet, Widths
-from joslim.search import History, searcher
-from joslim.search.targeted import Targeted, mixed, perturbed
+from joslim.search import History, searcher, starting_children
+from joslim.search import surrogate as surrogate_module
+from joslim.search import targeted as module
+from joslim.search.surrogate import Surrogate, SurrogateFailed
+from joslim.search.targeted import Targeted, mixed, perturbed, worth_knowing
 from joslim.search.targets import cost_range, stratified_targets
 
 HistoryOf = Callable[..., History]
@@ -38,7 +45,7 @@ def test_targets_are_met_within_epsilon(
 def test_memory_is_met_as_nearly_as_it_can_be(history_of: HistoryOf, net: SlimmableNet) -> None:
     cost = joslim.cost("memory", net)
     targets, costs = targets_and_costs(history_of(cost, 30), 40, seed=3)
-    assert (np.abs(costs - targets) / cost(cost.space.full)).max() <= 0.03
+    assert (np.abs(costs - targets) / cost(cost.space.full)).max() <= 0.02
 
 
 def test_a_function_is_met_though_it_is_asked_rarely(
@@ -54,7 +61,7 @@ def test_a_function_is_met_though_it_is_asked_rarely(
     asked.clear()
     targets, costs = targets_and_costs(history, 10, seed=3)
     assert (np.abs(costs - targets) / price(net.space.full)).max() <= 0.02
-    assert len(asked) < 10 * 40
+    assert len(set(asked)) < 10 * 6
 
 
 def test_costs_are_spread_evenly(history_of: HistoryOf, macs: Cost) -> None:
@@ -112,7 +119,7 @@ def test_unseen_children_are_preferred(history_of: HistoryOf, macs: Cost) -> Non
 def test_a_space_of_few_children_is_used_up(one_knob: SlimmableNet) -> None:
     history, search = History(joslim.cost("macs", one_knob)), Targeted()
     rng = np.random.default_rng(0)
-    for step in range(12):
+    for step in range(30):
         for child in search.propose(history, 2, rng):
             history.visit(child, step)
         history.record({i: 1.0 / v.cost for i, v in enumerate(history.visits)}, step)
@@ -130,15 +137,15 @@ def test_the_state_goes_on_as_if_nothing_had_happened(history_of: HistoryOf, mac
     assert search.state_dict() == resumed.state_dict()
     fresh = Targeted()
     fresh.load_state_dict(Targeted().state_dict())
-    assert fresh.state_dict() == {"theta": None}
+    assert fresh.state_dict() == Targeted().state_dict()
 
 
 def test_how_many_children_it_needs_is_an_option(history_of: HistoryOf, macs: Cost) -> None:
     search = Targeted(start=30)
     search.propose(history_of(macs, 20), 2, np.random.default_rng(0))
-    assert search.state_dict() == {"theta": None}
+    assert search.state_dict() == Targeted().state_dict()
     search.propose(history_of(macs, 30), 2, np.random.default_rng(0))
-    assert search.state_dict() != {"theta": None}
+    assert search.state_dict() != Targeted().state_dict()
 
 
 def test_perturbed_points_move_and_stay_in_the_cube() -> None:
@@ -154,3 +161,279 @@ def test_mixtures_lie_between_their_parents() -> None:
     child = mixed(left, right, np.random.default_rng(1))
     assert (child >= np.minimum(left, right)).all()
     assert (child <= np.maximum(left, right)).all()
+
+
+# Every cost that can be had
+
+
+def all_counts(net: SlimmableNet) -> NDArray[np.int64]:
+    grid = itertools.product(*(np.linspace(low, 1, 50) for low in net.space.low))
+    return np.unique(net.space.counts(np.array(list(grid))), axis=0)
+
+
+@pytest.mark.parametrize("name", ["memory", "macs", "params"])
+@pytest.mark.parametrize("counts", [(8, 6, 10), (4, 12, 5)])
+def test_a_miss_is_small_or_the_least_that_is_possible(name: str, counts: tuple[int, ...]) -> None:
+    """Against all children of a network of three knobs."""
+    sizes = [3, *counts, 4]
+    pairs = enumerate(itertools.pairwise(sizes))
+    convs = [nn.Conv2d(a, b, 3, stride=1 + i % 2) for i, (a, b) in pairs]
+    net = joslim.slim(nn.Sequential(*convs), torch.zeros(1, 3, 32, 32))
+    cost, rng = joslim.cost(name, net), np.random.default_rng(0)
+    full, everyone = cost(net.space.full), all_counts(net)
+    history = History(cost)
+    for child in starting_children(net.space, cost, rng, 5):
+        history.visit(child, 0)
+    history.record({i: 1.0 / visit.cost for i, visit in enumerate(history.visits)}, 0)
+    unseen = [row for row in everyone if net.space.of_counts(row.tolist()) not in history]
+    levels = cost.of_counts(np.array(unseen))
+    for target in rng.uniform(*cost_range(cost), size=100):
+        miss = abs(cost(Targeted().at_target(history, target, rng)) - target)
+        assert miss <= max(0.02 * full, np.abs(levels - target).min())
+
+
+def test_one_target_at_a_time(history_of: HistoryOf, macs: Cost) -> None:
+    child = Targeted().at_target(history_of(macs, 30), 0.5 * macs(macs.space.full), rng=numbers())
+    assert abs(macs(child) / macs(macs.space.full) - 0.5) <= 0.02
+
+
+def test_a_target_without_any_history_is_met_too(macs: Cost) -> None:
+    child = Targeted().at_target(History(macs), 0.5 * macs(macs.space.full), numbers())
+    assert abs(macs(child) / macs(macs.space.full) - 0.5) <= 0.02
+
+
+def numbers(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+# Slow costs
+
+
+class Noisy:
+    """A cost as a stopwatch gives it: the same child is never asked twice by chance."""
+
+    def __init__(self) -> None:
+        self.asked: list[Widths] = []
+
+    def __call__(self, widths: Widths) -> float:
+        self.asked.append(widths)
+        noise = np.random.default_rng(list(widths.counts)).normal(scale=0.01)
+        return float((1 + noise) * (50 + sum(widths.counts)))
+
+
+@pytest.mark.parametrize("which", ["net", "many_knobs"])
+def test_a_slow_cost_is_asked_tens_of_times_at_most(
+    which: str, loss_of: Callable[[Widths], float], request: pytest.FixtureRequest
+) -> None:
+    price = Noisy()
+    cost = joslim.cost(price, request.getfixturevalue(which))
+    history, search, rng = History(cost), Targeted(), numbers()
+    for child in starting_children(cost.space, cost, rng, 10):
+        history.visit(child, 0)
+    assert len(set(price.asked)) <= 34
+    history.record({i: loss_of(visit.widths) for i, visit in enumerate(history.visits)}, 0)
+    for step in range(5):
+        price.asked.clear()
+        targets = stratified_targets(cost, 2, np.random.default_rng(step))
+        children = search.propose(history, 2, np.random.default_rng(step))
+        assert len(set(price.asked)) <= 30
+        for child, target in zip(children, targets):
+            assert abs(price(child) - target) <= 0.02 * price(cost.space.full)
+            history.visit(child, step)
+        history.record({i: loss_of(v.widths) for i, v in enumerate(history.visits)}, step)
+
+
+# A surrogate that fails
+
+
+def fail(*arguments: object, **options: object) -> None:
+    raise SurrogateFailed("no")
+
+
+def warnings_of(
+    history: History, caplog: pytest.LogCaptureFixture, search: Targeted | None = None
+) -> list[str]:
+    """What is said while four children are found, twice the same ones."""
+    found = []
+    for _ in range(2):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, logger="joslim"):
+            again = Targeted()
+            again.load_state_dict((search or Targeted()).state_dict())
+            found.append(again.propose(history, 4, numbers()))
+    assert found[0] == found[1]
+    assert len(set(found[0])) == 4
+    assert not any(child in history for child in found[0])
+    targets = stratified_targets(history.cost, 4, numbers())
+    costs = np.array([history.cost(child) for child in found[0]])
+    assert (np.abs(costs - targets) / history.cost(history.space.full)).max() <= 0.02
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_without_a_fit_the_last_one_serves(
+    history_of: HistoryOf,
+    macs: Cost,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    search = Targeted()
+    search.propose(history_of(macs, 20), 2, numbers())
+    before = search.state_dict()["loss"]["theta"]
+    monkeypatch.setattr(surrogate_module, "_maximise", fail)
+    (line,) = warnings_of(history_of(macs, 40), caplog, search)
+    assert line == "surrogate: the fit to 40 children failed (no); the last good ones are used"
+    search.propose(history_of(macs, 40), 2, numbers())
+    assert search.state_dict()["loss"] == {"theta": before, "size": 40}
+
+
+def test_without_a_surrogate_neighbours_of_the_front_serve(
+    history_of: HistoryOf,
+    macs: Cost,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(Surrogate, "conditioned", fail)
+    (line,) = warnings_of(history_of(macs, 40), caplog)
+    assert line == "search: no; the next best way is taken"
+
+
+def test_without_predictions_neighbours_of_the_front_serve(
+    history_of: HistoryOf,
+    macs: Cost,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(Surrogate, "posterior", fail)
+    assert set(warnings_of(history_of(macs, 40), caplog)) == {
+        "search: no; the next best way is taken"
+    }
+
+
+def test_neighbours_of_the_front_are_better_than_chance(
+    history_of: HistoryOf,
+    macs: Cost,
+    loss_of: Callable[[Widths], float],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    history = history_of(macs, 100)
+    monkeypatch.setattr(Surrogate, "conditioned", fail)
+    ours = Targeted().propose(history, 40, numbers())
+    by_chance = starting_children(macs.space, macs, numbers(), 42)[2:]
+    means = [np.mean([loss_of(child) for child in children]) for children in (ours, by_chance)]
+    assert means[0] < means[1]
+
+
+def test_if_all_fails_children_are_random(
+    history_of: HistoryOf,
+    macs: Cost,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(module._AtTarget, "ranked", fail)
+    assert set(warnings_of(history_of(macs, 40), caplog)) == {
+        "search: no; the next best way is taken"
+    }
+
+
+def test_a_slow_cost_without_a_model_is_asked_rarely(
+    history_of: HistoryOf,
+    net: SlimmableNet,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    asked = []
+
+    def price(widths: Widths) -> float:
+        asked.append(widths)
+        return float(sum(widths.counts))
+
+    history = history_of(joslim.cost(price, net), 20)
+    monkeypatch.setattr(Surrogate, "conditioned", fail)
+    asked.clear()
+    assert len(Targeted().propose(history, 2, numbers())) == 2
+    assert len(asked) < 30
+    assert len(caplog.records) == 1
+
+
+NASTY = {
+    "equal": lambda i: 1.0,
+    "outlier": lambda i: 1e6 if i == 5 else 1.0 + i / 20,
+    "huge": lambda i: (-1.0) ** i * 1e308,
+    "tiny": lambda i: 5e-324 * (i + 1),
+    "steps": lambda i: float(i % 2),
+}
+
+
+@pytest.mark.parametrize("nasty", NASTY)
+@pytest.mark.parametrize("size", [2, 20])
+def test_nasty_losses(history_of: HistoryOf, macs: Cost, nasty: str, size: int) -> None:
+    history = history_of(macs, size)
+    history.record({i: NASTY[nasty](i) for i in range(size)}, 1)
+    first, again = (Targeted(start=1).propose(history, 2, numbers()) for _ in range(2))
+    assert first == again
+    targets = stratified_targets(macs, 2, numbers())
+    costs = np.array([macs(child) for child in first])
+    assert (np.abs(costs - targets) <= 0.02 * macs(macs.space.full)).all()
+
+
+def test_children_that_are_nearly_the_same(many_knobs: SlimmableNet) -> None:
+    """Points that differ in one channel of one knob, and losses that contradict each other."""
+    cost = joslim.cost("macs", many_knobs)
+    history, rng = History(cost), numbers()
+    for knob in range(20):
+        row = np.full(25, 0.8)
+        row[knob] += 0.01 * rng.uniform()
+        history.visit(cost.space.at(row), 0)
+    history.record({i: float(rng.uniform()) for i in range(len(history))}, 0)
+    assert len(Targeted(start=1).propose(history, 2, rng)) == 2
+
+
+def test_thousands_of_children_are_no_trouble(history_of: HistoryOf, macs: Cost) -> None:
+    history = history_of(macs, 2500)
+    assert len(Targeted(most=100).propose(history, 2, numbers())) == 2
+
+
+def test_of_thousands_the_front_and_the_latest_losses_are_known(
+    history_of: HistoryOf, macs: Cost
+) -> None:
+    history = history_of(macs, 200)
+    history.record(dict.fromkeys(range(50, 80), 5.0), 7)
+    scored = history.scored()
+    kept = worth_knowing(scored, 60)
+    front = joslim.front.non_dominated(scored.losses, scored.costs)
+    assert len(kept) == 60
+    assert set(np.flatnonzero(front)) <= set(kept)
+    assert set(range(50, 80)) <= set(kept)
+    others = set(kept) - set(np.flatnonzero(front)) - set(range(50, 80))
+    assert min(others) > 140, "of equally old losses those of the latest visits"
+    assert (worth_knowing(scored, 200) == np.arange(200)).all()
+
+
+# Fits now and then
+
+
+def test_hyper_parameters_are_fitted_when_the_history_has_grown(
+    history_of: HistoryOf, macs: Cost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fits = []
+    true_fit = surrogate_module._fitted
+    monkeypatch.setattr(
+        surrogate_module, "_fitted", lambda x, *rest: fits.append(len(x)) or true_fit(x, *rest)
+    )
+    search = Targeted()
+    for size in (20, 21, 60, 61, 65, 66, 70, 73):
+        search.propose(history_of(macs, size), 1, numbers())
+    assert fits == [20, 21, 60, 66, 73]
+
+
+def test_a_search_that_is_resumed_between_two_fits_goes_on(
+    history_of: HistoryOf, macs: Cost
+) -> None:
+    search, resumed = Targeted(), Targeted()
+    search.propose(history_of(macs, 60), 1, numbers())
+    resumed.load_state_dict(json.loads(json.dumps(search.state_dict())))
+    for size in (62, 64, 66, 68):
+        history = history_of(macs, size)
+        one, two = (s.propose(history, 2, numbers(size)) for s in (search, resumed))
+        assert one == two
+    assert search.state_dict() == resumed.state_dict()
