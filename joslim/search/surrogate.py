@@ -83,7 +83,7 @@ class Surrogate:
         the fit fails they are those of `start`; without it, those of the prior.
         """
         x, y, shift, scale = _standardised(matrix, values)
-        # Evenly over the visits: all of them were scored on the same images.
+        # Evenly over the visits, early and late ones.
         some = torch.linspace(0, len(x) - 1, min(len(x), most)).round().long()
         theta = _fitted(x[some], y[some], start, iterations)
         return cls.conditioned(theta, x, y, shift, scale)

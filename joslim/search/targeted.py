@@ -113,7 +113,7 @@ class Targeted(Searcher):
     def _surrogate(self, history: History, scored: Scored) -> Surrogate:
         kept = worth_knowing(scored)
         points = to_unit(history.space, scored.matrix[kept])
-        values = tamed(scored.losses[kept])
+        values = tamed(scored.estimates[kept])
         return self._loss_refits.surrogate(points, values, len(scored), self.most)
 
     def state_dict(self) -> dict[str, Any]:
@@ -289,7 +289,7 @@ class _AtTarget:
 
     def _parents(self) -> NDArray[np.float64]:
         scored = self.problem.scored
-        front = np.flatnonzero(non_dominated(scored.losses, scored.costs))
+        front = np.flatnonzero(non_dominated(scored.estimates, scored.costs))
         away = np.abs(scored.costs[front] - self.target)
         nearest = front[np.argsort(away, kind="stable")[: self.options.parents]]
         return to_unit(self.history.space, scored.matrix[nearest])
@@ -315,7 +315,7 @@ def worth_knowing(scored: Scored, most: int = MOST_POINTS) -> NDArray[np.int64]:
     """
     if len(scored) <= most:
         return np.arange(len(scored))
-    on_front = non_dominated(scored.losses, scored.costs)
+    on_front = non_dominated(scored.estimates, scored.costs)
     # Of those scored together the latest visited come first.
     order = np.lexsort((-scored.ids, -scored.steps, ~on_front))
     return np.sort(order[:most])
