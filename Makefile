@@ -25,6 +25,10 @@ format: .venv/installed
 bench: .venv/installed
 	$(BIN)/python benchmarks/costs.py
 	$(BIN)/python benchmarks/slicing.py
+	$(BIN)/python benchmarks/step.py
+	$(BIN)/python benchmarks/data.py
+	$(BIN)/python benchmarks/search.py
+	$(BIN)/python benchmarks/overhead.py
 
 test-gpu: .venv/installed
 	$(BIN)/python -m pytest -m cuda
