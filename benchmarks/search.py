@@ -167,7 +167,9 @@ def growth(part: Part) -> None:
 # Misses and quality: histories of real trainings
 
 
-def trained_history(cost: str, rounds: int) -> tuple[History, joslim.SlimmableNet]:
+def trained_history(
+    cost: str, rounds: int, size: int | None = None
+) -> tuple[History, joslim.SlimmableNet]:
     """The history of a short training, with its cost to ask, and its network."""
     with tempfile.TemporaryDirectory() as folder:
         run = joslim.train(
@@ -176,6 +178,7 @@ def trained_history(cost: str, rounds: int) -> tuple[History, joslim.SlimmableNe
             cost=cost,
             steps=EVERY * rounds,
             every=EVERY,
+            size=size,
             threads=1,
             out=Path(folder) / "run",
         )
@@ -187,7 +190,8 @@ def trained_history(cost: str, rounds: int) -> tuple[History, joslim.SlimmableNe
 def misses(part: Part) -> None:
     met = {}
     for cost in ("macs", "params", "memory", "latency"):
-        history, _ = trained_history(cost, rounds=25)
+        # At 8 px a pass is over before its time can be told from noise.
+        history, _ = trained_history(cost, rounds=25, size=64 if cost == "latency" else None)
         say(f"  {cost}: {len(history)} children visited")
         shares, as_near = shares_missed(history)
         met[cost] = float(np.mean((shares <= EPSILON) | as_near))

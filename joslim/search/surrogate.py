@@ -49,11 +49,12 @@ def tamed(losses: NDArray[np.float64]) -> NDArray[np.float64]:
 
     The logarithm if all are positive, since training losses of small and large children differ by
     orders of magnitude; then what lies far above the rest (3 interquartile ranges) is brought
-    down to that fence. Order is kept up to ties, so least stays least.
+    down to that fence. Order is kept up to ties, so least stays least. Equal losses count once:
+    where most are equal, the others would all lie beyond the fence.
     """
     values = np.log(losses) if (losses > 0).all() else losses
     with np.errstate(over="ignore", invalid="ignore"):
-        quarter, three_quarters = np.quantile(values, [0.25, 0.75])
+        quarter, three_quarters = np.quantile(np.unique(values), [0.25, 0.75])
         return np.minimum(values, three_quarters + 3 * (three_quarters - quarter))
 
 

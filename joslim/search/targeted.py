@@ -38,9 +38,10 @@ from joslim.widths import Widths
 
 log = logging.getLogger("joslim")
 
-# Bisection stops at this share of epsilon: what is chosen within epsilon should not lean to one
-# side of the target.
+# Bisection stops at this share of epsilon.
 TOLERANCE = 0.25
+# The best so far, around which a further round looks.
+CENTRES = 4
 # Candidates that are worth more work than the rest of a pool.
 BEST = 16
 # Corners of the cube that lead to children with some knobs at full width and others at their low,
@@ -72,7 +73,7 @@ class Targeted(Searcher):
     start: int | None = None
     pool: int = 256
     local: int = 96
-    rounds: int = 2
+    rounds: int = 10
     parents: int = 8
     most: int = 500
     _loss_refits: Refits = field(default_factory=Refits, init=False, repr=False)
@@ -129,20 +130,27 @@ class _Candidates:
     """Points of the unit cube at their cost, with the bound that is minimised."""
 
     points: NDArray[np.float64]  # [n, knobs]
+    seen: NDArray[np.bool_]  # [n], whether the child was visited before
     misses: NDArray[np.float64]  # [n], as a share of the full cost
     bounds: NDArray[np.float64]  # [n]
 
     def order(self, epsilon: float) -> NDArray[np.int64]:
-        """The least bound first; what misses by more than epsilon comes last, the nearest first."""
-        late = np.where(self.misses <= epsilon, 0.0, self.misses)
-        return np.lexsort((self.bounds, late))
+        """The least bound first; what misses by more than epsilon comes last, the nearest first.
+
+        Before all comes what was not seen yet. Within epsilon the dearest would win, for being
+        dearer: where there is enough choice, a part of epsilon has to do.
+        """
+        enough = self.hits(TOLERANCE * epsilon) >= BEST
+        late = np.where(self.misses <= (TOLERANCE if enough else 1.0) * epsilon, 0.0, self.misses)
+        return np.lexsort((self.bounds, late, self.seen))
 
     def hits(self, epsilon: float) -> int:
-        return int((self.misses <= epsilon).sum())
+        return int(((self.misses <= epsilon) & ~self.seen).sum())
 
     def __add__(self, other: _Candidates) -> _Candidates:
         return _Candidates(
             np.concatenate([self.points, other.points]),
+            np.concatenate([self.seen, other.seen]),
             np.concatenate([self.misses, other.misses]),
             np.concatenate([self.bounds, other.bounds]),
         )
@@ -175,8 +183,8 @@ class _Problem:
     ) -> Widths:
         for judge in self._judges():
             assert self.pricing is not None
-            search = _AtTarget(self, self.pricing, judge, target, rng)
             try:
+                search = _AtTarget(self, self.pricing, judge, target, rng)
                 return first_unseen(search.ranked(), self.history, taken)
             except SurrogateFailed as error:
                 log.warning("search: %s; the next best way is taken", error)
@@ -224,6 +232,10 @@ class _Problem:
         return [space.at(row) for row in from_unit(space, points)]
 
     @cached_property
+    def visited(self) -> set[tuple[int, ...]]:
+        return {visit.widths.counts for visit in self.history.visits}
+
+    @cached_property
     def full(self) -> float:
         return abs(cost_range(self.cost)[1]) or 1.0
 
@@ -249,8 +261,8 @@ class _AtTarget:
         """Children at the target, the most promising first."""
         candidates = self._at_target(self._first_pool())
         for _ in range(self.options.rounds):
-            best = candidates.points[candidates.order(self.options.epsilon)[0]]
-            around = np.repeat(best[None], self.options.local, axis=0)
+            best = candidates.points[candidates.order(self.options.epsilon)[:CENTRES]]
+            around = best[self.rng.integers(len(best), size=self.options.local)]
             candidates += self._at_target(perturbed(around, 0.1, self.rng))
         if candidates.hits(self.options.epsilon) < BEST:
             candidates += self._repaired(self._best_that_missed(candidates))
@@ -278,11 +290,11 @@ class _AtTarget:
         third = -(-self.options.pool // 3)
         knobs = len(self.history.space)
         parents = self._parents()
-        pick = self.rng.integers(len(parents), size=(3, third))
+        left, right, moved = parents[self.rng.integers(len(parents), size=(3, third))]
         return np.concatenate(
             [
-                perturbed(parents[pick[0]], 0.2, self.rng),
-                mixed(parents[pick[1]], parents[pick[2]], self.rng),
+                perturbed(moved, 0.2, self.rng),
+                mixed(left, right, self.rng),
                 self.rng.uniform(size=(third, knobs)),
             ]
         )
@@ -305,7 +317,8 @@ class _AtTarget:
         # The multipliers by which the history knows a child, so that equal children are equal.
         points = to_unit(space, space.multipliers(counts))
         mean, sigma = self.judge(points)
-        return _Candidates(points, misses, mean - np.sqrt(self.options.beta) * sigma)
+        seen = np.array([tuple(row) in self.problem.visited for row in counts.tolist()], dtype=bool)
+        return _Candidates(points, seen, misses, mean - np.sqrt(self.options.beta) * sigma)
 
 
 def worth_knowing(scored: Scored, most: int = MOST_POINTS) -> NDArray[np.int64]:

@@ -217,3 +217,8 @@ def test_an_outlier_is_fenced_in() -> None:
 def test_low_losses_are_never_fenced() -> None:
     losses = np.concatenate([np.linspace(0.5, 1.0, 20), [1e-6]])
     assert tamed(losses)[-1] == np.log(1e-6)
+
+
+def test_where_most_losses_are_equal_the_others_stay_apart() -> None:
+    losses = np.array([1.0] * 20 + [1.2, 1.4])
+    np.testing.assert_allclose(tamed(losses), np.log(losses))
