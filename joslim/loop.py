@@ -26,6 +26,7 @@ from joslim.errors import RunFailed, UserError
 from joslim.front import Front, Point, check_cost_name, cost_key, non_dominated
 from joslim.methods import method as find_method
 from joslim.methods import preset as find_preset
+from joslim.processes import broadcast, gathered, is_first, shared_out, world
 from joslim.search import History, Scored
 from joslim.search import searcher as make_searcher
 from joslim.search.base import Searcher
@@ -177,11 +178,22 @@ class Slimming:
 
     # What methods ask for
 
+    def propose(self, count: int) -> list[Widths]:
+        """What the searcher of the first process wants, on all processes."""
+        proposed = None
+        if is_first():
+            found = self.searcher.propose(self.history, count, self.rng)
+            proposed = [child.counts for child in found], self.rng.bit_generator.state
+        proposed = broadcast(proposed)
+        assert proposed is not None
+        children, self.rng.bit_generator.state = proposed
+        return [self.space.of_counts(counts) for counts in children]
+
     def score(self, children: Sequence[Widths]) -> list[float]:
         """Their losses on this round's batch of un-augmented training data."""
         batch = self.scoring[self.steps // self.every % len(self.scoring)]
         self.scoring_passes += len(children)
-        return score(self.net, children, batch, self._criterion())
+        return gathered(score(self.net, shared_out(children), batch, self._criterion()))
 
     def rescore(self) -> None:
         ids = due(self.history, self.rescore_budget)
@@ -221,11 +233,7 @@ class Slimming:
             self._finished_at = self.steps
         finalists = self._finalists()
         seen = first_images(self.scoring, images) if batches is None else [*batches]
-        losses = {}
-        for done, child in enumerate(finalists):
-            progress(done, len(finalists))
-            losses[child] = self._judge(self.history.visits[child].widths, seen)
-        progress(len(finalists), len(finalists))
+        losses = self._judge_all(finalists, seen, progress)
         self.history.record(losses, self.steps)
         if not any(math.isfinite(loss) for loss in losses.values()):
             raise RunFailed(f"none of {len(self.history)} children has a finite loss: no front")
@@ -238,7 +246,7 @@ class Slimming:
         def tested(batches: Iterable[Any] | None) -> Sequence[float | None]:
             if batches is None:
                 return [None] * len(children)
-            return errors(self.net, children, watched(batches), metric)
+            return gathered(errors(self.net, shared_out(children), watched(batches), metric))
 
         def watched(batches: Iterable[Any]) -> Iterator[Any]:
             for batch in batches:
@@ -264,6 +272,25 @@ class Slimming:
         self.history.record(dict(zip(everyone, losses)), self.steps)
         scored = self.history.scored()
         return sorted(scored.ids[nearest_the_front(scored, most)].tolist())
+
+    def _judge_all(
+        self, finalists: list[int], batches: Sequence[Any], progress: Callable[[int, int], None]
+    ) -> dict[int, float]:
+        """Their losses; and their statistics, which every process then has of all."""
+        mine = []
+        for done, child in enumerate(shared_out(finalists)):
+            progress(done * world(), len(finalists))
+            widths = self.history.visits[child].widths
+            mine.append((widths.counts, self._judge(widths, batches), self.net.statistics[widths]))
+        progress(len(finalists), len(finalists))
+        device = next(self.net.parameters()).device
+        losses = []
+        for counts, loss, statistics in gathered(mine):
+            losses.append(loss)
+            self.net.statistics[self.space.of_counts(counts)] = {
+                norm: (mean.to(device), var.to(device)) for norm, (mean, var) in statistics.items()
+            }
+        return dict(zip(finalists, losses))
 
     def _judge(self, child: Widths, batches: Sequence[Any]) -> float:
         """Its loss with statistics of its own; so has the full network, beside its running ones."""

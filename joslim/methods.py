@@ -16,7 +16,6 @@ import numpy as np
 from joslim.costs import Cost
 from joslim.errors import unknown
 from joslim.search import Random, greedy_removal, keep_useful, starting_children
-from joslim.search.base import Searcher
 from joslim.search.history import History
 from joslim.search.rescoring import ALL
 from joslim.search.start import start_size
@@ -36,13 +35,15 @@ class Training(Protocol):
     space: WidthSpace
     cost: Cost
     history: History
-    searcher: Searcher
     rng: np.random.Generator
     steps: int
     total_steps: int
     samples: int
     children: int
     alone: Widths | None
+
+    def propose(self, count: int) -> list[Widths]:
+        """What the searcher wants to be visited next."""
 
     def score(self, children: Sequence[Widths]) -> list[float]:
         """Losses on the images of this round."""
@@ -70,7 +71,7 @@ def targeted_widths(training: Training) -> list[Widths]:
     if not history:
         visit_start(training, start_size(training.space))
     training.rescore()
-    chosen = training.searcher.propose(history, training.samples, training.rng)
+    chosen = training.propose(training.samples)
     for child in chosen:
         history.visit(child, training.steps)
     return chosen
@@ -153,7 +154,7 @@ def explore(training: Training, children: int) -> None:
         count = min(training.samples, goal - before)
         if count <= 0:
             return
-        for child in training.searcher.propose(history, count, training.rng):
+        for child in training.propose(count):
             history.visit(child, training.steps)
         if len(history) == before:  # a search that names the same again: any other will do
             for child in Random().propose(history, count, training.rng):

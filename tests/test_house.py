@@ -20,6 +20,7 @@ SOURCES = sorted((HOUSE / "joslim").rglob("*.py"))
 # above all of them.
 LAYERS = [
     "errors",
+    "processes",
     "untrusted",
     "widths",
     "data",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated, Any
 
@@ -9,8 +10,10 @@ import typer
 
 from joslim import __version__
 from joslim.cli.front import front
+from joslim.cli.latency import latency
 from joslim.cli.pick import pick
 from joslim.cli.profile import profile
+from joslim.cli.progress import speaks
 from joslim.cli.train import resume, train
 from joslim.errors import RunFailed, Stopped, UserError
 
@@ -24,7 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (train, resume, profile, front, pick):
+for command in (train, resume, profile, front, pick, latency):
     app.command()(command)
 
 
@@ -61,5 +64,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def fail(message: str, code: int = 2) -> None:
-    print("joslim: " + " ".join(message.split()), file=sys.stderr)
+    # Under torchrun each process has a right to complain: a file may be missing on one machine.
+    name = "joslim" if speaks() else f"joslim, process {os.environ['RANK']}"
+    print(f"{name}: " + " ".join(message.split()), file=sys.stderr)
     sys.exit(code)

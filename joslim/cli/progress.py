@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
 TITLES = {"train": "training", "front": "judging children"}
 
 
+def speaks() -> bool:
+    """Whether this is the process that prints results: the only one, or torchrun's first."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 @contextmanager
 def watching() -> Iterator[Watcher]:
     """Inside, a function that shows what a training reports. Silent if stderr is no terminal."""
@@ -30,7 +36,7 @@ def watching() -> Iterator[Watcher]:
         TextColumn("{task.fields[words]}"),
         console=console,
         transient=True,
-        disable=not console.is_terminal,
+        disable=not (console.is_terminal and speaks()),
     )
     tasks = {}
 

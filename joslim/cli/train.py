@@ -83,6 +83,9 @@ def resume(
     model: Annotated[
         str | None, typer.Option(help="Your own model again: package.module:function.")
     ] = None,
+    until: Annotated[
+        int | None, typer.Option(min=1, help="Train on to this step, past the end if need be.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Go on with a training that was stopped, with the same configuration."""
@@ -103,18 +106,20 @@ def resume(
                 f"{name}: the run was begun in Python with {values[name]}; "
                 "go on there: joslim.train(..., resume=True)"
             )
-    run_training(values, as_json, out=run, resume=True)
+    run_training(values, as_json, out=run, resume=True, until=until)
 
 
 def run_training(values: dict[str, Any], as_json: bool, **where: Any) -> None:
     from joslim.cli.front import described, show
-    from joslim.cli.progress import watching
+    from joslim.cli.progress import speaks, watching
     from joslim.runs.config import config_of
     from joslim.runs.training import train as run_train
 
     checked = config_of(values).to_json()
     with watching() as watch:
         finished = run_train(**checked, **where, watch=watch)
+    if not speaks():
+        return
     if fresh := finished.facts.get("fresh"):
         typer.echo(f"not from --init, and so learned anew: {', '.join(fresh)}", err=True)
     if as_json:

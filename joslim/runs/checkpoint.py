@@ -4,14 +4,20 @@ model.safetensors        weights and buffers
 statistics.safetensors   BatchNorm statistics of the front's children, once there is a front
 state.pt                 optimizer, scaler, the loop's state: loaded with weights_only=True
 checkpoint.json          the step, and a checksum of each file
+
+While a run trains, the one before is kept as checkpoint.old: should the newest be damaged, it goes
+on from that.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +29,16 @@ from torch import Tensor
 from joslim.errors import RunFailed, UserError
 from joslim.runs.folder import CHECKPOINT, RunFolder, remove
 from joslim.slimmable import SlimmableNet
+from joslim.untrusted import json_count
 
 MODEL = "model.safetensors"
 STATISTICS = "statistics.safetensors"
 STATE = "state.pt"
 SUMMARY = "checkpoint.json"
+# Goes up when files change so that an older joslim cannot read them.
+FORMAT = 1
+
+log = logging.getLogger("joslim")
 
 
 def save(folder: RunFolder, net: SlimmableNet, state: dict[str, Any], step: int) -> None:
@@ -38,14 +49,27 @@ def save(folder: RunFolder, net: SlimmableNet, state: dict[str, Any], step: int)
     if new.exists():
         remove(new)
     new.mkdir()
-    save_file({name: tensor.contiguous() for name, tensor in unshared(weights)}, new / MODEL)
-    save_file(flat_statistics(net), new / STATISTICS)
-    torch.save(state, new / STATE)
+    with disk_errors(new):
+        save_file({name: tensor.contiguous() for name, tensor in unshared(weights)}, new / MODEL)
+        save_file(flat_statistics(net), new / STATISTICS)
+        torch.save(state, new / STATE)
     checksums = {name: checksum(new / name) for name in (MODEL, STATISTICS, STATE)}
-    (new / SUMMARY).write_text(json.dumps({"step": step, "sha256": checksums}, indent=2) + "\n")
+    summary = {"format": FORMAT, "step": step, "sha256": checksums}
+    (new / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")
     for file in new.iterdir():
         sync(file)
+    refuse_unreadable(new)
     swap_in(folder, new)
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """The writers of torch and safetensors have exceptions of their own for a full disk."""
+    try:
+        yield
+    except (SafetensorError, RuntimeError) as error:
+        line = str(error).strip().splitlines()[0]
+        raise OSError(f"cannot write {str(path)!r}: {line}") from error
 
 
 def swap_in(folder: RunFolder, new: Path) -> None:
@@ -55,17 +79,37 @@ def swap_in(folder: RunFolder, new: Path) -> None:
             remove(old)
         os.rename(current, old)
     os.rename(new, current)
-    if old.exists():
+
+
+def drop_old(folder: RunFolder) -> None:
+    """A finished run is not trained on: one checkpoint will do."""
+    if (old := folder.file(f"{CHECKPOINT}.old")).exists():
         remove(old)
 
 
 def find(folder: RunFolder) -> Path | None:
-    """The newest checkpoint that is whole. A crash may have come between two renames."""
-    for name in (CHECKPOINT, f"{CHECKPOINT}.old"):
-        path = folder.file(name)
-        if (path / SUMMARY).is_file():
+    """The newest checkpoint. A crash may have come between two renames."""
+    return next(iter(candidates(folder)), None)
+
+
+def last_good(folder: RunFolder) -> Path | None:
+    """The newest checkpoint that is as it was written; None if there was none yet."""
+    found = candidates(folder)
+    for path in found:
+        try:
+            verify(path)
+        except UserError as error:
+            if path == found[-1]:
+                raise
+            log.warning("%s; going on from %s", error, found[-1])
+        else:
             return path
     return None
+
+
+def candidates(folder: RunFolder) -> list[Path]:
+    paths = [folder.file(name) for name in (CHECKPOINT, f"{CHECKPOINT}.old")]
+    return [path for path in paths if (path / SUMMARY).is_file()]
 
 
 def load_weights(path: Path, net: SlimmableNet) -> None:
@@ -89,18 +133,24 @@ def load_state(path: Path) -> dict[str, Any]:
         state = torch.load(path / STATE, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, pickle.UnpicklingError, EOFError) as error:
         raise UserError(f"checkpoint: cannot read {str(path / STATE)!r}: broken file") from error
-    assert isinstance(state, dict)
+    if not isinstance(state, dict):
+        raise UserError(f"checkpoint: {str(path / STATE)!r} holds no state")
     return state
 
 
 def verify(path: Path) -> None:
     """The files are those that were written."""
     try:
-        sums = json.loads((path / SUMMARY).read_text())["sha256"]
+        summary = json.loads((path / SUMMARY).read_text())
+        sums, version = summary["sha256"], json_count(summary["format"], "format", 1, 10**6)
         files = (MODEL, STATISTICS, STATE)
         broken = [name for name in files if checksum(path / name) != sums[name]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"checkpoint: {str(path)!r} is broken: {error}") from error
+    if version > FORMAT:
+        raise UserError(
+            f"checkpoint: {str(path)!r} was written by a newer joslim; type pip install -U joslim"
+        )
     if broken:
         raise UserError(f"checkpoint: {str(path / broken[0])!r} is damaged: its checksum differs")
 
@@ -142,6 +192,14 @@ def refuse_bad_weights(weights: dict[str, Tensor], step: int) -> None:
             raise RunFailed(f"{name} is not finite after step {step}; the last checkpoint is kept")
 
 
+def refuse_unreadable(new: Path) -> None:
+    """What cannot be read back must not replace what can."""
+    try:
+        load_state(new)
+    except UserError as error:
+        raise RunFailed(f"{error}, though it was just written; the last one is kept") from error
+
+
 def unshared(weights: dict[str, Tensor]) -> list[tuple[str, Tensor]]:
     """Tensors that share memory once each: safetensors refuses to write them twice."""
     seen: set[tuple[int, int]] = set()
@@ -160,7 +218,13 @@ def shared_names(net: SlimmableNet) -> bool:
 
 
 def checksum(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
+    if not file.is_file():  # a pipe or a device would never end
+        raise FileNotFoundError(f"{str(file)!r} is not a file")
+    digest = hashlib.sha256()
+    with file.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def sync(file: Path) -> None:

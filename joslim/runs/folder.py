@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -63,12 +65,36 @@ class RunFolder:
         except OSError as error:
             raise UserError(f"out: cannot make {str(self.path)!r}: {error.strerror}") from error
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Inside, no other process can train into this folder. The lock dies with its process."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self.path, os.O_RDONLY)
+        except OSError as error:
+            raise UserError(f"out: cannot make {str(self.path)!r}: {error.strerror}") from error
+        try:
+            if not lock(handle):
+                where = f"{str(self.path)!r} is in use by another training"
+                raise UserError(f"out: {where}; wait for its end, or type another folder")
+            yield
+        finally:
+            os.close(handle)
+
     def exists(self) -> bool:
         """Other programs have a config.json too: ours says so."""
         return (self.path / CONFIG).is_file() and "joslim" in self.read(CONFIG)
 
     def file(self, name: str) -> Path:
         return self.path / name
+
+    def refuse_links(self) -> None:
+        """A link in a stranger's folder would let a run write to where it points."""
+        for name in (*MADE, *CHECKPOINTS):
+            if (self.path / name).is_symlink():
+                raise UserError(
+                    f"run: {name} in {str(self.path)!r} is a link; a run holds its own files"
+                )
 
     # One JSON object in a file
 
@@ -146,6 +172,8 @@ def read_text(folder: Path, file: Path) -> str:
     if not folder.is_dir():
         raise UserError(f"run: {str(folder)!r} does not exist; joslim train --out makes one")
     try:
+        if file.exists() and not file.is_file():  # a pipe or a device would never end
+            raise UserError(f"run: {str(file)!r} is not a file")
         if file.stat().st_size > MOST_BYTES:
             raise UserError(f"run: {str(file)!r} is larger than {MOST_BYTES} bytes")
         return file.read_text(encoding="utf-8")
@@ -175,11 +203,27 @@ def read_lines(file: Path) -> list[dict[str, Any]]:
 def write_whole(file: Path, text: str) -> None:
     """All of it or nothing: to the side first, then swapped in."""
     beside = file.with_name(f"{file.name}.new")
+    beside.unlink(missing_ok=True)
     with beside.open("w", encoding="utf-8") as stream:
         stream.write(text)
         stream.flush()
         os.fsync(stream.fileno())
     os.replace(beside, file)
+
+
+def lock(handle: int) -> bool:
+    """Whether the folder is ours. A system that knows no such locks gives everybody one."""
+    try:
+        import fcntl
+    except ImportError:
+        return True
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def remove(path: Path) -> None:

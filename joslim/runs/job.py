@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from joslim.costs import cost as make_cost
 from joslim.data import Data, Sweep, load_data
@@ -18,9 +19,11 @@ from joslim.errors import UserError
 from joslim.front import Front
 from joslim.loop import Slimming
 from joslim.models import MODELS
+from joslim.processes import averaged, local_rank, rank, world
 from joslim.runs.config import Config
 from joslim.runs.network import default_shape, load_model, make_net, read_weights
 from joslim.slimmable import SlimmableNet
+from joslim.training.evaluate import moved
 from joslim.training.schedule import Schedule
 from joslim.training.step import clip_gradients, refuse_non_finite
 from joslim.widths import Widths, WidthSpace
@@ -71,17 +74,19 @@ class Job:
         """Training batches from the next step on."""
         batch = self.config.batch
         assert batch is not None
-        return self.data.batches(self.config.seed, batch, start=self.slimming.steps)
+        return self.data.batches(self.config.seed, batch, self.slimming.steps, rank(), world())
 
     def step(self, x: Tensor, y: Tensor) -> None:
         """One optimizer step: a function of the state and the step's number, and nothing else."""
         step = self.slimming.steps
-        seed_step(self.config.seed, step)
+        seed_step(self.config.seed, step, rank())
         for group in self.optimizer.param_groups:
             group["lr"] = self.schedule(step, self.total_steps)
         self.optimizer.zero_grad(set_to_none=True)
         with self.precision():
             self.slimming.backward(x, y, self.criterion, self.differentiate)
+        # A loss that is not finite on one process must stop all of them.
+        self.slimming.losses = averaged(self.slimming.losses)
         refuse_non_finite(self.slimming.losses, self.slimming.widths, step)
         if not self.scaler.is_enabled():
             clip_gradients(self.net.parameters(), self.config.clip, step)
@@ -143,6 +148,7 @@ def make_job(
     weights = init if init is not None or config.init is None else read_weights(config.init)
     images = load_images(config, data, device, model)
     config = with_batch_that_fits(config, config.with_recipe(images.recipe), images)
+    check_shares(config)
     if isinstance(images, FolderData) and config.crop_scale is not None:
         images.scale = config.crop_scale
     torch.manual_seed(config.seed)
@@ -151,7 +157,7 @@ def make_job(
     net.to(device)
     check_outputs(net, images)
     slimming = Slimming(
-        net,
+        reducing_gradients(net, device),
         method=config.method,
         cost=make_cost(cost or config.cost, net),
         total_steps=total_steps(config, images),
@@ -188,10 +194,41 @@ def make_job(
     )
 
 
+def reducing_gradients(net: SlimmableNet, device: torch.device) -> nn.Module:
+    """The network, or a wrapper that averages its gradients over all processes."""
+    if world() == 1:
+        return net
+    ids = [device] if device.type == "cuda" else None
+    return DistributedDataParallel(net, ids, find_unused_parameters=leaves_some_unused(net))
+
+
+def leaves_some_unused(net: SlimmableNet) -> bool:
+    """Whether a pass uses only a part of the parameters: then the wrapper must look for them."""
+    was = net.training
+    net.eval()
+    device = next(net.parameters()).device
+    outputs = net(*(moved(value, device) for value in net.example))
+    used = [p for p in net.parameters() if p.requires_grad]
+    gradients = torch.autograd.grad(outputs.sum(), used, allow_unused=True)
+    net.train(was)
+    return any(gradient is None for gradient in gradients)
+
+
+def check_shares(config: Config) -> None:
+    """Every process must have as many images as the others: their gradients count the same."""
+    assert config.batch is not None
+    if left := config.batch % world():
+        fits = [n for n in (config.batch - left, config.batch - left + world()) if n > 0]
+        raise UserError(
+            f"batch: {config.batch} images cannot be shared out evenly over {world()} processes; "
+            f"type {' or '.join(map(str, fits))}"
+        )
+
+
 def with_batch_that_fits(asked: Config, config: Config, data: Data) -> Config:
     """The batch of a recipe is cut to small data; one that somebody asked for is not."""
     assert config.batch is not None
-    fits = min(config.batch, data.sizes["train"])
+    fits = min(config.batch, data.sizes["train"] // world() * world())
     return config if asked.batch is not None else replace(config, batch=fits)
 
 
@@ -269,18 +306,23 @@ def check_outputs(net: SlimmableNet, data: Data) -> None:
 
 def find_device(name: str) -> torch.device:
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and world() > 1:
+        name = f"cuda:{local_rank()}"
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).item()  # of a meta tensor there is none
+        if device.type == "cuda" and device.index is not None:
+            torch.cuda.set_device(device)
     except (RuntimeError, AssertionError) as error:
         line = str(error).splitlines()[0]
         raise UserError(f"device: {name!r} cannot be used: {line}; type auto or cpu") from error
     return device
 
 
-def seed_step(seed: int, step: int) -> None:
+def seed_step(seed: int, step: int, process: int = 0) -> None:
     """Dropout and the like depend on the step alone, so that a resume needs no generator state."""
     # Mixed, since the generator of a CPU looks at the lower 32 bits alone.
-    mixed = np.random.SeedSequence((seed, step)).generate_state(1, np.uint64)
+    entropy = (seed, step, process) if process else (seed, step)
+    mixed = np.random.SeedSequence(entropy).generate_state(1, np.uint64)
     torch.manual_seed(int(mixed[0]))

@@ -6,8 +6,8 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from joslim.errors import RunFailed, Stopped, UserError
 from joslim.front import Front
 from joslim.loop import Slimming
+from joslim.processes import alike, any_asked, is_first, joined, on_first, restarted, world
 from joslim.reports.figures import draw_run
 from joslim.runs import checkpoint
 from joslim.runs.config import Config, config_of
@@ -65,6 +66,7 @@ def train(
     out: str | Path | None = None,
     overwrite: bool = False,
     resume: bool = False,
+    until: int | None = None,
     watch: Watcher = lambda progress: None,
     **options: Any,
 ) -> Run:
@@ -72,7 +74,11 @@ def train(
 
     model: a name, package.module:function, or a module. data: a name, folder:PATH, a pair of data
     sets or a Data. cost: a name or a function of Widths. init: trained weights to start from.
-    options: the other fields of `Config`. out: the run folder. watch: called after every step.
+    options: the other fields of `Config`. out: the run folder. resume: go on with the run in it,
+    if there is one. until: go on to this step instead of the one it was begun with. watch: called
+    after every step.
+
+    Under torchrun all processes train one network, and the first of them writes.
     """
     if not isinstance(init, (str, Path, Mapping, type(None))):
         raise UserError(f"init: {type(init).__name__} given; a .safetensors file or a state dict")
@@ -86,8 +92,10 @@ def train(
     folder = RunFolder(out or default_folder(config))
     threads = torch.get_num_threads()
     try:
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-            return start(config, objects, folder, overwrite, resume, watch)
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())), joined():
+            # Where torchrun began anew, it is to go on.
+            going_on = resume or restarted()
+            return start(config, objects, folder, overwrite, going_on, until, watch)
     finally:
         torch.set_num_threads(threads)
 
@@ -108,26 +116,84 @@ def start(
     folder: RunFolder,
     overwrite: bool,
     resume: bool,
+    until: int | None,
     watch: Watcher,
 ) -> Run:
-    going_on = resume and folder.exists()
-    if not going_on:
-        folder.check(overwrite)
     if config.tensorboard:
         summary_writer()
-    job = make_job(config, **objects)
-    if going_on:
-        go_on(job, folder)
-    else:
-        folder.prepare()
-        facts = {"cost": job.slimming.cost.name, "fresh": job.fresh, "data": facts_of_data(job)}
-        folder.write_config(job.config.to_json(), **facts)
-    finished = job.finished and folder.file(FRONT).is_file()
-    try:
-        front = Front.read(folder.path) if finished else run_to_the_end(job, folder, watch)
-    except OSError as error:  # a full disk, images that went away
-        raise RunFailed(f"{error}; {what_is_kept(folder)}") from error
+    # Twice: before the time that making a job takes, and when nobody else can write any more.
+    on_first(lambda: holds_run(folder, overwrite, resume, until))
+    job = make_job(config if until is None else extended(config, until), **objects)
+    with ExitStack() as stack:
+        on_first(lambda: stack.enter_context(folder.locked()))
+        if on_first(lambda: holds_run(folder, overwrite, resume, until)):
+            go_on(job, folder, until)
+        else:
+            on_first(lambda: begin(job, folder))
+        if on_first(lambda: job.finished and folder.file(FRONT).is_file()):
+            front = on_first(lambda: finished_front(folder))
+        else:
+            front = run_or_fail(job, folder, watch)
     return Run(folder, job.net.eval(), front)
+
+
+def holds_run(folder: RunFolder, overwrite: bool, resume: bool, until: int | None) -> bool:
+    """Whether there is a run in the folder to go on with; if not, the folder must be free."""
+    going_on = resume and folder.exists()
+    if not going_on:
+        if until is not None:
+            raise UserError(f"until: there is no run in {str(folder.path)!r} to go on with")
+        folder.check(overwrite)
+    return going_on
+
+
+def finished_front(folder: RunFolder) -> Front:
+    checkpoint.drop_old(folder)  # it may have been killed just before it did
+    return Front.read(folder.path)
+
+
+def begin(job: Job, folder: RunFolder) -> None:
+    folder.prepare()
+    write_config(job, folder)
+
+
+def write_config(job: Job, folder: RunFolder) -> None:
+    facts = {"cost": job.slimming.cost.name, "fresh": job.fresh, "data": facts_of_data(job)}
+    folder.write_config(job.config.to_json(), **facts)
+
+
+def extended(config: Config, until: int) -> Config:
+    return replace(config, steps=until, epochs=None)
+
+
+def run_or_fail(job: Job, folder: RunFolder, watch: Watcher) -> Front:
+    """What is not our own complaint becomes one: a full disk, no memory, a process that died."""
+    try:
+        return run_to_the_end(job, folder, watch)
+    except (OSError, MemoryError, RuntimeError) as error:
+        if not is_expected(error):
+            raise
+        raise RunFailed(f"{advised(error)}; {what_is_kept(folder)}") from error
+
+
+def is_expected(error: Exception) -> bool:
+    """Other RuntimeErrors are bugs, ours or those of somebody's network: they keep their trace."""
+    if isinstance(error, RunFailed):
+        return False
+    return isinstance(error, (OSError, MemoryError)) or out_of_memory(error) or world() > 1
+
+
+def advised(error: Exception) -> str:
+    line = (str(error) or type(error).__name__).strip().splitlines()[0]
+    if out_of_memory(error):
+        return f"out of memory ({line}); a smaller --batch needs less"
+    return line if isinstance(error, OSError) else f"a process has failed: {line}"
+
+
+def out_of_memory(error: Exception) -> bool:
+    kinds = (MemoryError, torch.OutOfMemoryError)
+    words = ("out of memory", "can't allocate memory", "not enough memory")
+    return isinstance(error, kinds) or any(word in str(error) for word in words)
 
 
 def facts_of_data(job: Job) -> dict[str, Any]:
@@ -143,45 +209,106 @@ def facts_of_data(job: Job) -> dict[str, Any]:
     }
 
 
-def go_on(job: Job, folder: RunFolder) -> None:
+def go_on(job: Job, folder: RunFolder, until: int | None = None) -> None:
     """Back to the last checkpoint, after making sure that it is the same training."""
+    state = on_first(lambda: read_back(job, folder, until))
+    if state is not None:
+        take_state(job, state)
+        alike(job.net.state_dict().values())
+    on_first(lambda: take_over(job, folder, until))
+
+
+def read_back(job: Job, folder: RunFolder, until: int | None) -> dict[str, Any] | None:
+    """The state of the last good checkpoint, whose weights the network then has."""
+    folder.refuse_links()
+    check_same_training(job, folder, until)
+    if (path := checkpoint.last_good(folder)) is None:
+        return None
+    state = checkpoint.load_state(path)
+    checkpoint.load_weights(path, job.net)
+    return state
+
+
+def take_state(job: Job, state: dict[str, Any]) -> None:
+    """The files may be whole and still be of something else."""
+    try:
+        job.load_state_dict(state)
+    except UserError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise UserError(f"checkpoint: its state is not one of this training: {error!r}") from error
+
+
+def take_over(job: Job, folder: RunFolder, until: int | None) -> None:
+    """The files of the run are those of the step at which it goes on."""
+    done = job.slimming.steps
+    if until is not None:
+        if until < done:
+            raise UserError(f"until: {until} is less than the {done} steps that are done")
+        write_config(job, folder)
+    folder.cut_metrics(done)
+
+
+def check_same_training(job: Job, folder: RunFolder, until: int | None) -> None:
     stored = folder.read(CONFIG)
-    mine = job.config.to_json()
     theirs = json_value(stored, "config", CONFIG)
-    for key, value in mine.items():
-        if key in MAY_CHANGE:
+    may_change = MAY_CHANGE if until is None else MAY_CHANGE | {"steps", "epochs"}
+    for key, value in job.config.to_json().items():
+        if key in may_change:
             continue
         if (there := json_value(theirs, key, f"{CONFIG}.config")) != value:
             raise UserError(
                 f"{key}: {value!r} given, the run in {str(folder.path)!r} has {shown(there)}; "
                 "a resumed run cannot change it"
             )
-    if (there := json_value(stored, "cost", CONFIG)) != (mine_too := job.slimming.cost.name):
-        raise UserError(f"cost: {mine_too!r} given, the run has {shown(there)}; give it again")
+    if (there := json_value(stored, "cost", CONFIG)) != (mine := job.slimming.cost.name):
+        raise UserError(f"cost: {mine!r} given, the run has {shown(there)}; give it again")
     if json_value(json_value(stored, "data", CONFIG), "identity", CONFIG) != job.data.identity:
         raise UserError(f"data: {job.data.identity!r} is not what the run was trained on")
-    if (path := checkpoint.find(folder)) is not None:
-        job.load_state_dict(checkpoint.load_state(path))
-        checkpoint.load_weights(path, job.net)
-    folder.cut_metrics(job.slimming.steps)
 
 
 def run_to_the_end(job: Job, folder: RunFolder, watch: Watcher) -> Front:
-    log = HistoryLog(folder, job.slimming.history)
-    metrics = MetricsLog(job, folder)
+    scribe = Scribe(job, folder)
     with stopping() as stop:
         try:
-            train_steps(job, folder, log, metrics, watch, stop)
+            train_steps(job, scribe, watch, stop)
         except RunFailed as error:
-            log.update()
+            scribe.note_visits()
             raise RunFailed(f"{error}; {what_is_kept(folder)}") from error
         front = judge(job, folder, watch, stop)
-        log.update()
-        folder.write_front(front)
-        draw_run(front, visits_of(job.slimming.history, front), folder.file(PICTURE))
-        # Last: a run is finished when its checkpoint says so.
-        checkpoint.save(folder, job.net, job.state_dict(), job.slimming.steps)
+        on_first(lambda: scribe.finish(front))
     return front
+
+
+class Scribe:
+    """Writes into the run folder what happens; on the first process only."""
+
+    def __init__(self, job: Job, folder: RunFolder) -> None:
+        self.job, self.folder = job, folder
+        self.visits = HistoryLog(folder, job.slimming.history) if is_first() else None
+        self.metrics = MetricsLog(job, folder) if is_first() else None
+
+    def note_step(self) -> None:
+        self.note_visits()
+        if self.metrics is not None:
+            self.metrics.update()
+
+    def note_visits(self) -> None:
+        if self.visits is not None:
+            self.visits.update()
+
+    def save(self) -> None:
+        job = self.job
+        checkpoint.save(self.folder, job.net, job.state_dict(), job.slimming.steps)
+
+    def finish(self, front: Front) -> None:
+        history = self.job.slimming.history
+        self.note_visits()
+        self.folder.write_front(front)
+        draw_run(front, visits_of(history, front), self.folder.file(PICTURE))
+        # Last: a run is finished when its checkpoint says so.
+        self.save()
+        checkpoint.drop_old(self.folder)
 
 
 def visits_of(history: History, front: Front) -> list[tuple[int, float, float, bool]]:
@@ -199,26 +326,20 @@ def visits_of(history: History, front: Front) -> list[tuple[int, float, float, b
     ]
 
 
-def train_steps(
-    job: Job,
-    folder: RunFolder,
-    log: HistoryLog,
-    metrics: MetricsLog,
-    watch: Watcher,
-    stop: Stop,
-) -> None:
+def train_steps(job: Job, scribe: Scribe, watch: Watcher, stop: Stop) -> None:
     slimming = job.slimming
     job.net.train()
     batches = job.batches()
     while slimming.steps < job.total_steps:
         job.step(*next(batches))
         watch(progress_of(job))
-        log.update()
-        metrics.update()
+        scribe.note_step()
+        # All processes stop after the same step.
+        stop.asked = any_asked(stop.asked, job.device)
         at_end = slimming.steps == job.total_steps
         if at_end or stop.asked or slimming.steps % job.save_every == 0:
-            checkpoint.save(folder, job.net, job.state_dict(), slimming.steps)
-        stop.raise_if_asked(job, folder)
+            on_first(scribe.save)
+        stop.raise_if_asked(job, scribe.folder)
 
 
 def progress_of(job: Job) -> Progress:
@@ -242,13 +363,18 @@ def smallest_loss(slimming: Slimming) -> float:
 
 
 def judge(job: Job, folder: RunFolder, watch: Watcher, stop: Stop) -> Front:
-    save_file({"inputs": job.samples()}, folder.file(SAMPLES))
+    on_first(lambda: write_samples(job, folder))
 
     def progress(done: int, total: int) -> None:
         stop.raise_if_asked(job, folder)
         watch(Progress("front", done, total, children=len(job.slimming.history)))
 
     return job.front(progress)
+
+
+def write_samples(job: Job, folder: RunFolder) -> None:
+    with checkpoint.disk_errors(folder.file(SAMPLES)):
+        save_file({"inputs": job.samples()}, folder.file(SAMPLES))
 
 
 class MetricsLog:

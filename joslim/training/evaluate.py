@@ -74,7 +74,9 @@ def errors(
     net: SlimmableNet, children: Sequence[Widths], batches: Iterable[Any], metric: Metric = wrong
 ) -> list[float]:
     """The samples that each child gets wrong, in percent, in one pass over the data."""
-    totals, samples = [0.0] * len(children), 0
+    if not children:
+        return []
+    totals, samples, seen = [0.0] * len(children), 0, 0
     with evaluating(net):
         for batch in batches:
             inputs, labels = on_device(net, batch)
@@ -82,7 +84,8 @@ def errors(
                 with net.at(child):
                     faults = metric(net(*inputs), labels)
                 totals[place] += faults.double().sum().item()
-            samples += faults.numel()
+                seen = faults.numel()
+            samples += seen
     if not samples:
         raise UserError("batches: none given; an error needs at least one")
     return [100 * total / samples for total in totals]

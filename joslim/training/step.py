@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from joslim.errors import RunFailed
 from joslim.slimmable import SlimmableNet
@@ -36,21 +38,33 @@ def backward(
 
     The first of the widths learns from the labels, the others from its outputs (in-place
     distillation: Yu and Huang 2019, Algorithm 1, lines 3 to 16). `model` is what is called: `net`,
-    or a wrapper around it. `differentiate` makes the gradients of a loss.
+    or a wrapper around it; one that reduces gradients over processes does so once, with the last
+    of the widths. `differentiate` makes the gradients of a loss.
     """
     losses = []
     teacher: Any = None
     for child in widths:
-        with net.at(child):
-            outputs = model(*inputs)
-            if teacher is None:
-                teacher = detached(outputs)
-                loss = criterion(outputs, labels)
-            else:
-                loss = distill(outputs, teacher)
-        differentiate(loss)
+        with reducing(model, child is widths[-1]):
+            with net.at(child):
+                outputs = model(*inputs)
+                if teacher is None:
+                    teacher = detached(outputs)
+                    loss = criterion(outputs, labels)
+                else:
+                    loss = distill(outputs, teacher)
+            differentiate(loss)
         losses.append(loss.detach())
     return torch.stack(losses)
+
+
+def reducing(model: nn.Module, now: bool) -> AbstractContextManager[Any]:
+    """Inside, gradients are only added up on each process, unless it is time to reduce them.
+
+    A wrapper that is inside of its own `no_sync` already, to accumulate gradients, stays in it.
+    """
+    if now or not isinstance(model, DistributedDataParallel):
+        return nullcontext()
+    return model.no_sync()
 
 
 def detached(outputs: Any) -> Any:

@@ -1,0 +1,173 @@
+"""Many processes: two of them on this machine, started by torchrun, against one."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from joslim import processes
+from joslim.errors import UserError
+
+from .worker import images, one_step
+
+WORKER = Path(__file__).with_name("worker.py")
+HALVES = (slice(0, 8), slice(8, 16))
+
+
+def torchrun(
+    task: str, folder: Path, *flags: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    return subprocess.run(
+        [*command, *flags, str(WORKER), task, str(folder)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def both(folder: Path) -> list[Any]:
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in (0, 1)]
+
+
+def succeed(task: str, folder: Path, *flags: str, **environment: str) -> list[Any]:
+    result = torchrun(task, folder, *flags, **environment)
+    assert result.returncode == 0, result.stderr
+    return both(folder)
+
+
+# What they say to each other
+
+
+def test_two_processes_talk(tmp_path: Path) -> None:
+    first, second = succeed("talk", tmp_path)
+    assert (first.pop("asked"), second.pop("asked")) == ([0], []), "the first alone is asked"
+    for found in (first, second):
+        assert found["world"] == 2
+        assert found["broadcast"] == {"from": 0}
+        assert found["on_first"] == 10
+        assert found["complaint"] == "out: no"
+        assert found["odd"] == [0, 1, 4, 9, 16]
+        assert (found["few"], found["none"]) == ([0], [])
+        assert found["averaged"][0] == 1.5
+        assert found["averaged"][1].isnan()
+        assert (found["nobody"], found["one"]) == (None, 15)
+        assert found["alike"].tolist() == [0.0, 0.0]
+
+
+def test_alone_there_is_nobody_to_talk_to() -> None:
+    assert (processes.rank(), processes.world(), processes.is_first()) == (0, 1, True)
+    assert processes.broadcast("a") == "a"
+    assert processes.gathered([*processes.shared_out([1, 2])]) == [1, 2]
+    tensor = torch.ones(2)
+    assert processes.averaged(tensor) is tensor
+    assert processes.any_asked(2, torch.device("cpu")) == 2
+    processes.alike([tensor])
+    with processes.joined():
+        assert not processes.together()
+    with pytest.raises(UserError, match="no"):
+        processes.on_first(lambda: (_ for _ in ()).throw(UserError("no")))
+
+
+def test_what_torchrun_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TORCHELASTIC_RESTART_COUNT", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    assert (processes.restarted(), processes.started_by_torchrun()) == (False, False)
+    assert processes.local_rank() == 0
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert (processes.restarted(), processes.started_by_torchrun()) == (True, True)
+    assert processes.local_rank() == 3
+
+
+# Gradients
+
+
+@pytest.fixture(scope="module")
+def found_gradients(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    return succeed("gradients", tmp_path_factory.mktemp("gradients"))
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_gradients_are_the_mean_of_the_halves(found_gradients: list[Any], norm: bool) -> None:
+    halves = [one_step(norm, half, wrapped=False) for half in HALVES]
+    for found in found_gradients:
+        assert found["reduced"][norm].keys() == halves[0].keys()
+        for name, gradient in found["reduced"][norm].items():
+            mean = (halves[0][name] + halves[1][name]) / 2
+            torch.testing.assert_close(gradient, mean, rtol=1e-6, atol=1e-7)
+
+
+def test_without_norms_gradients_are_those_of_the_joint_batch(found_gradients: list[Any]) -> None:
+    joint = one_step(False, slice(0, len(images()[0])), wrapped=False)
+    for found in found_gradients:
+        for name, gradient in found["reduced"][False].items():
+            scale = joint[name].abs().max().item()
+            torch.testing.assert_close(gradient, joint[name], rtol=1e-6, atol=1e-6 * scale)
+
+
+def test_gradients_are_reduced_once_a_step(found_gradients: list[Any]) -> None:
+    """Four widths are trained, and one bucket holds all gradients of so small a network."""
+    assert [found["calls"] for found in found_gradients] == [1, 1]
+
+
+# Whole trainings
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    succeed("training", folder)
+    return folder
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    run = folder / "run"
+    names = ("history.jsonl", "front.json")
+    weights = ("model.safetensors", "statistics.safetensors")
+    return {name: (run / name).read_bytes() for name in names} | {
+        name: (run / "checkpoint" / name).read_bytes() for name in weights
+    }
+
+
+def test_both_have_the_same_widths_and_weights_at_every_step(uninterrupted: Path) -> None:
+    first, second = both(uninterrupted)
+    assert len(first["steps"]) == len(second["steps"]) == 12
+    for ours, theirs in zip(first["steps"], second["steps"]):
+        (weights, widths, count), (other_weights, other_widths, other_count) = ours, theirs
+        assert torch.equal(weights, other_weights)
+        assert widths == other_widths
+        assert count == other_count == 16, "half of the batch each"
+    assert first["front"] == second["front"] > 0
+
+
+def test_one_process_writes_as_if_it_were_alone(uninterrupted: Path) -> None:
+    run = uninterrupted / "run"
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == list(range(1, 13))
+    children = [line for line in (run / "history.jsonl").read_text().splitlines() if '"id"' in line]
+    assert len(children) == lines[-1]["children"]
+
+
+def test_a_process_that_dies_makes_the_job_go_on(uninterrupted: Path, tmp_path: Path) -> None:
+    found = succeed("training", tmp_path, "--max-restarts=1", DIE_AT="7")
+    assert all(process["restarted"] for process in found)
+    assert all(len(process["steps"]) == 8 for process in found), "from the checkpoint at step 4"
+    assert files_of(tmp_path) == files_of(uninterrupted)
+
+
+def test_a_signal_to_one_stops_all_after_the_same_step(uninterrupted: Path, tmp_path: Path) -> None:
+    result = torchrun("training", tmp_path, STOP_AT="6")
+    assert result.returncode != 0
+    assert "stopped after 6 of 12 steps" in result.stderr
+    found = succeed("training", tmp_path, RESUME="1")
+    assert files_of(tmp_path) == files_of(uninterrupted)
+    assert all(len(process["steps"]) == 6 for process in found)

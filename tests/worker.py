@@ -1,0 +1,164 @@
+"""What the tests of many processes let each process do: torchrun ... tests/worker.py TASK FOLDER.
+
+Each process writes what it found into FOLDER/RANK.pt, for the test to look at.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed import GradBucket
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+import joslim
+from joslim import processes
+from joslim.errors import UserError
+from joslim.runs.job import Job, reducing_gradients
+from joslim.runs.training import train
+
+
+def talk() -> dict[str, Any]:
+    """Every function of joslim.processes once."""
+    me = processes.rank()
+
+    def complain() -> None:
+        raise UserError("out: no")
+
+    try:
+        processes.on_first(complain)
+        complaint = ""
+    except UserError as error:
+        complaint = str(error)
+    tensor = torch.full((2,), float(me))
+    processes.alike([tensor])
+    asked: list[int] = []
+    return {
+        "world": processes.world(),
+        "broadcast": processes.broadcast({"from": me}),
+        "on_first": processes.on_first(lambda: asked.append(me) or me + 10),
+        "asked": asked,
+        "complaint": complaint,
+        "odd": processes.gathered([n * n for n in processes.shared_out(range(5))]),
+        "few": processes.gathered([n * n for n in processes.shared_out(range(1))]),
+        "none": processes.gathered(list(processes.shared_out([]))),
+        "averaged": processes.averaged(torch.tensor([1.0 + me, float("nan") if me else 0.0])),
+        "nobody": processes.any_asked(None, torch.device("cpu")),
+        "one": processes.any_asked(15 if me else None, torch.device("cpu")),
+        "alike": tensor,
+    }
+
+
+def network(norm: bool) -> nn.Module:
+    torch.manual_seed(0)
+    norms = [nn.BatchNorm2d(8), nn.BatchNorm2d(6)] if norm else [nn.Identity(), nn.Identity()]
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3), norms[0], nn.ReLU(), nn.Conv2d(8, 6, 3), norms[1], nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4),
+    )  # fmt: skip
+
+
+def images(count: int = 16) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(count, 3, 8, 8, generator=generator)
+    return x, torch.randint(4, (count,), generator=generator)
+
+
+def gradients_of(net: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    """Of one step at four widths."""
+    slimming = joslim.Slimming(net, total_steps=4, every=2, scoring=[images(8)])
+    net.train()
+    slimming.backward(x, y, F.cross_entropy)
+    named = slimming.net.named_parameters()
+    return {name: p.grad.clone() for name, p in named if p.grad is not None}
+
+
+def one_step(norm: bool, share: slice, wrapped: bool) -> dict[str, Tensor]:
+    net = joslim.slim(network(norm), torch.zeros(1, 3, 8, 8))
+    x, y = images()
+    model = reducing_gradients(net, torch.device("cpu")) if wrapped else net
+    assert isinstance(model, DistributedDataParallel) == wrapped
+    return gradients_of(model, x[share], y[share])
+
+
+def gradients() -> dict[str, Any]:
+    half = slice(8 * processes.rank(), 8 * processes.rank() + 8)
+    return {
+        "reduced": {norm: one_step(norm, half, wrapped=True) for norm in (False, True)},
+        "calls": reductions_of_a_step(half),
+    }
+
+
+def reductions_of_a_step(half: slice) -> int:
+    """How often the wrapper reduced its gradients: a hook is called for each bucket."""
+    net = joslim.slim(network(norm=True), torch.zeros(1, 3, 8, 8))
+    model = DistributedDataParallel(net)
+    calls = []
+
+    def hook(state: Any, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+        calls.append(bucket.index())
+        future: torch.futures.Future[Tensor] = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+
+    model.register_comm_hook(None, hook)
+    x, y = images()
+    gradients_of(model, x[half], y[half])
+    return len(calls)
+
+
+def options(folder: Path) -> dict[str, Any]:
+    return {
+        "out": folder / "run",
+        "steps": 12,
+        "every": 3,
+        "batch": 32,
+        "save_every": 4,
+        "score_images": 32,
+        "front_images": 64,
+        "threads": 1,
+    }
+
+
+def training(folder: Path) -> dict[str, Any]:
+    """A run, and what each step left behind on this process."""
+    seen: list[Any] = []
+    real = Job.step
+
+    def step(job: Job, x: Tensor, y: Tensor) -> None:
+        real(job, x, y)
+        weights = torch.cat([p.detach().flatten() for p in job.net.parameters()])
+        seen.append((weights, [child.counts for child in job.slimming.widths], len(x)))
+        if dies_now(job.slimming.steps):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if stops_now(job.slimming.steps):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    Job.step = step  # type: ignore[method-assign]
+    run = train(**options(folder), resume="RESUME" in os.environ)
+    return {"steps": seen, "front": len(run.front), "restarted": processes.restarted()}
+
+
+def dies_now(step: int) -> bool:
+    """One process of the first attempt."""
+    wanted = os.environ.get("DIE_AT") == str(step) and os.environ["RANK"] == "1"
+    return wanted and not processes.restarted()
+
+
+def stops_now(step: int) -> bool:
+    return os.environ.get("STOP_AT") == str(step) and os.environ["RANK"] == "1"
+
+
+def main() -> None:
+    task, folder = sys.argv[1], Path(sys.argv[2])
+    with processes.joined():
+        tasks = {"talk": talk, "gradients": gradients, "training": lambda: training(folder)}
+        torch.save(tasks[task](), folder / f"{os.environ['RANK']}.pt")
+
+
+if __name__ == "__main__":
+    main()
