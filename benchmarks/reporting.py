@@ -23,3 +23,7 @@ def report(
 
 def at_most(value: float, target: float) -> dict[str, object]:
     return {"value": round(value, 4), "target": target, "ok": value <= target}
+
+
+def at_least(value: float, target: float) -> dict[str, object]:
+    return {"value": round(value, 4), "target": target, "ok": value >= target}

@@ -247,6 +247,66 @@ def test_a_finished_run_stays_as_it_is(finished: Run, tiny: Options, tmp_path: P
     assert {file: file.stat().st_mtime_ns for file in files} == {f: before[f] for f in files}
 
 
+def test_a_finished_run_is_extended(finished: Run, tiny: Options, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished.path, run)
+    seen: list[Progress] = []
+    longer = train(out=run, resume=True, until=9, watch=seen.append, **tiny)
+    assert [p.done for p in seen if p.phase == "train"] == [7, 8, 9]
+    assert longer.config.steps == 9
+    assert [line["step"] for line in metrics_of(run)] == list(range(1, 10))
+    assert len(longer.history) > len(finished.history)
+    seen.clear()
+    again = train(out=run, resume=True, watch=seen.append, **{**tiny, "steps": 9})
+    assert not seen, "it is finished now"
+    assert again.front == longer.front
+
+
+def test_until_needs_a_run_and_goes_forward(finished: Run, tiny: Options, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^until: there is no run in .*new' to go on with"):
+        train(out=tmp_path / "new", resume=True, until=9, **tiny)
+    run = tmp_path / "run"
+    shutil.copytree(finished.path, run)
+    with pytest.raises(UserError, match=r"^until: 3 is less than the 6 steps that are done"):
+        train(out=run, resume=True, until=3, **tiny)
+    assert_same_run(finished.path, run)
+
+
+def test_only_one_training_in_a_folder(tiny: Options, tmp_path: Path) -> None:
+    complaints: list[str] = []
+
+    def watch(progress: Progress) -> None:
+        for how in ({"resume": True}, {"overwrite": True}):
+            with pytest.raises(UserError) as caught:
+                train(out=tmp_path / "a", **how, **tiny)  # type: ignore[arg-type]
+            complaints.append(str(caught.value))
+
+    train(out=tmp_path / "a", watch=watch, **{**tiny, "steps": 1})
+    assert set(complaints) == {
+        f"out: {str(tmp_path / 'a')!r} is in use by another training; "
+        "wait for its end, or type another folder"
+    }
+    train(out=tmp_path / "a", overwrite=True, **{**tiny, "steps": 1})
+
+
+def test_a_damaged_checkpoint_costs_one_interval(
+    finished: Run, tiny: Options, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def stop_at_five(progress: Progress) -> None:
+        if progress.done == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    run = tmp_path / "run"
+    with pytest.raises(Stopped):
+        train(out=run, watch=stop_at_five, **{**tiny, "save_every": 2})
+    (run / "checkpoint" / "state.pt").write_bytes(b"damaged")
+    seen: list[Progress] = []
+    train(out=run, resume=True, watch=seen.append, **{**tiny, "save_every": 2})
+    assert "state.pt' is damaged: its checksum differs; going on from" in caplog.text
+    assert seen[0].done == 5, "the checkpoint before was that of step 4"
+    assert_same_run(finished.path, run)
+
+
 def test_a_crash_between_the_last_files(
     finished: Run, tiny: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
