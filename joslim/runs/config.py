@@ -234,6 +234,8 @@ def read_config_file(path: str | Path) -> dict[str, Any]:
 
 def config_text(file: Path) -> str:
     try:
+        if file.exists() and not file.is_file():  # a pipe or a device would never end
+            raise UserError(f"config: cannot read {str(file)!r}: it is not a file")
         if file.stat().st_size > MOST_BYTES:
             raise UserError(f"config: {str(file)!r} is larger than {MOST_BYTES} bytes")
         return file.read_text(encoding="utf-8")

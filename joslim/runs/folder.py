@@ -127,9 +127,12 @@ class RunFolder:
     def cut_metrics(self, step: int) -> None:
         """Forget what was logged after this step: it will be logged again."""
         file = self.path / METRICS
-        if file.exists():
-            kept = [line for line in read_lines(file) if line.get("step", 0) <= step]
-            write_whole(file, "".join(json.dumps(line) + "\n" for line in kept))
+        if not file.exists():
+            return
+        kept = [line for line in read_lines(file) if is_count(line.get("step"), step)]
+        text = "".join(json.dumps(line) + "\n" for line in kept)
+        if text != read_text(self.path, file):
+            write_whole(file, text)
 
 
 class HistoryLog:
@@ -145,7 +148,12 @@ class HistoryLog:
         visits = self.history.visits[self.visits :]
         scorings = self.history.scorings[self.scorings :]
         lines: list[dict[str, Any]] = [
-            {"id": self.visits + i, "step": v.step, "widths": v.widths.counts, "cost": v.cost}
+            {
+                "id": self.visits + i,
+                "step": v.step,
+                "widths": v.widths.counts,
+                "cost": finite(v.cost),
+            }
             for i, v in enumerate(visits)
         ]
         lines += [
@@ -161,6 +169,10 @@ class HistoryLog:
             lines.sort(key=lambda line: (line["step"], "ids" in line))
             self.folder.append(HISTORY, lines)
         self.visits, self.scorings = len(self.history.visits), len(self.history.scorings)
+
+
+def is_count(value: Any, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value <= most
 
 
 def finite(value: float) -> float | None:

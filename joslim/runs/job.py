@@ -26,6 +26,7 @@ from joslim.slimmable import SlimmableNet
 from joslim.training.evaluate import moved
 from joslim.training.schedule import Schedule
 from joslim.training.step import clip_gradients, refuse_non_finite
+from joslim.untrusted import json_count
 from joslim.widths import Widths, WidthSpace
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -129,9 +130,21 @@ class Job:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        json_count(state["slimming"]["steps"], "steps", 0, 10**9)
         self.slimming.load_state_dict(state["slimming"])
         self.optimizer.load_state_dict(state["optimizer"])
+        self._check_momentum()
         self.scaler.load_state_dict(state["scaler"])
+
+    def _check_momentum(self) -> None:
+        """The optimizer takes what it is given, and would fail in its first step."""
+        for parameter, kept in self.optimizer.state.items():
+            momentum = kept.get("momentum_buffer")
+            if momentum is None:
+                continue
+            if not isinstance(momentum, Tensor) or momentum.shape != parameter.shape:
+                raise UserError("optimizer: its momentum is not of this network")
+            kept["momentum_buffer"] = momentum.contiguous()
 
 
 def make_job(

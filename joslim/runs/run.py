@@ -21,11 +21,14 @@ from joslim.runs.folder import CONFIG, HISTORY, RunFolder, read_lines
 from joslim.runs.network import load_model, make_net
 from joslim.search.history import History
 from joslim.slimmable import SlimmableNet
-from joslim.untrusted import json_count, json_name, json_rows, json_value
+from joslim.untrusted import json_count, json_name, json_number, json_rows, json_value
 from joslim.widths import WidthSpace
 
 MOST_CLASSES = 10**6
 MOST_PIXELS = 10_000
+MOST_CHANNELS = 10**6
+MOST_CHILDREN = 10**7
+MOST_STEPS = 10**12
 
 
 class Run:
@@ -89,16 +92,12 @@ class Run:
         try:
             history.load_state_dict(
                 {
-                    "visits": [[v["widths"], v["cost"], v["step"]] for v in lines if "id" in v],
-                    "scorings": [
-                        [s["step"], s["ids"], [math.nan if x is None else x for x in s["losses"]]]
-                        for s in lines
-                        if "ids" in s
-                    ],
+                    "visits": [stored_visit(line) for line in lines if "id" in line],
+                    "scorings": [stored_scoring(line) for line in lines if "ids" in line],
                 }
             )
-        except (KeyError, TypeError) as error:
-            raise UserError(f"run: {str(file)!r} is broken: {error!r}") from error
+        except (LookupError, TypeError, ValueError, OverflowError) as error:
+            raise UserError(f"run: {str(file)!r} is broken: {error}") from error
         return history
 
     def _network(self, classes: int) -> nn.Module:
@@ -116,6 +115,27 @@ class Run:
 
     def __repr__(self) -> str:
         return f"<Run {str(self.path)!r}>"
+
+
+def stored_visit(line: dict[str, Any]) -> list[Any]:
+    widths = json_rows(line, "widths", HISTORY, MOST_CHANNELS)
+    return [widths, number_or_nan(line["cost"]), json_count(line["step"], "step", 0, MOST_STEPS)]
+
+
+def stored_scoring(line: dict[str, Any]) -> list[Any]:
+    ids = json_rows(line, "ids", HISTORY, MOST_CHILDREN)
+    losses = json_rows(line, "losses", HISTORY, MOST_CHILDREN)
+    step = json_count(line["step"], "step", 0, MOST_STEPS)
+    return [
+        step,
+        [json_count(child, "id", 0, MOST_CHILDREN) for child in ids],
+        [number_or_nan(loss) for loss in losses],
+    ]
+
+
+def number_or_nan(value: Any) -> float:
+    """JSON has no NaN: null stands for it."""
+    return math.nan if value is None else float(json_number(value, HISTORY))
 
 
 class StoredCost(Cost):

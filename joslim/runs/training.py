@@ -53,6 +53,20 @@ class Progress:
 
 Watcher = Callable[[Progress], None]
 
+# torch raises a RuntimeError with these words wherever the main process happens to be.
+DEAD_WORKER = "DataLoader worker"
+
+# What a state that is not of this training, or that somebody made up, may lead to.
+BAD_STATE = (
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    ArithmeticError,
+    AssertionError,
+    RuntimeError,
+)
+
 # What a resumed run may be given anew: where and how it runs, not what it computes.
 MAY_CHANGE = {"device", "threads", "workers", "data_root", "log_every", "save_every", "tensorboard"}
 
@@ -126,10 +140,14 @@ def start(
     job = make_job(config if until is None else extended(config, until), **objects)
     with ExitStack() as stack:
         on_first(lambda: stack.enter_context(folder.locked()))
-        if on_first(lambda: holds_run(folder, overwrite, resume, until)):
-            go_on(job, folder, until)
-        else:
-            on_first(lambda: begin(job, folder))
+        try:
+            if on_first(lambda: holds_run(folder, overwrite, resume, until)):
+                go_on(job, folder, until)
+            else:
+                on_first(lambda: begin(job, folder))
+        except OSError as error:
+            where = f"cannot write into {str(folder.path)!r}"
+            raise UserError(f"out: {where}: {error.strerror or error}") from error
         if on_first(lambda: job.finished and folder.file(FRONT).is_file()):
             front = on_first(lambda: finished_front(folder))
         else:
@@ -180,13 +198,16 @@ def is_expected(error: Exception) -> bool:
     """Other RuntimeErrors are bugs, ours or those of somebody's network: they keep their trace."""
     if isinstance(error, RunFailed):
         return False
-    return isinstance(error, (OSError, MemoryError)) or out_of_memory(error) or world() > 1
+    ours = isinstance(error, (OSError, MemoryError)) or out_of_memory(error) or world() > 1
+    return ours or DEAD_WORKER in str(error)
 
 
 def advised(error: Exception) -> str:
     line = (str(error) or type(error).__name__).strip().splitlines()[0]
     if out_of_memory(error):
         return f"out of memory ({line}); a smaller --batch needs less"
+    if DEAD_WORKER in line:
+        return f"a process that decodes images died ({line}); fewer --workers need less memory"
     return line if isinstance(error, OSError) else f"a process has failed: {line}"
 
 
@@ -233,10 +254,9 @@ def take_state(job: Job, state: dict[str, Any]) -> None:
     """The files may be whole and still be of something else."""
     try:
         job.load_state_dict(state)
-    except UserError:
-        raise
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        raise UserError(f"checkpoint: its state is not one of this training: {error!r}") from error
+    except BAD_STATE as error:
+        line = (str(error) or type(error).__name__).splitlines()[0]
+        raise UserError(f"checkpoint: its state is not one of this training: {line}") from error
 
 
 def take_over(job: Job, folder: RunFolder, until: int | None) -> None:
