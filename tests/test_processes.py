@@ -101,7 +101,8 @@ def test_gradients_are_the_mean_of_the_halves(found_gradients: list[Any], norm: 
     halves = [one_step(norm, half, wrapped=False) for half in HALVES]
     for found in found_gradients:
         assert found["reduced"][norm].keys() == halves[0].keys()
-        for name, gradient in found["reduced"][norm].items():
+        for name in [name for name in halves[0] if "running" not in name and "num_" not in name]:
+            gradient = found["reduced"][norm][name]
             mean = (halves[0][name] + halves[1][name]) / 2
             torch.testing.assert_close(gradient, mean, rtol=1e-6, atol=1e-7)
 
@@ -109,9 +110,25 @@ def test_gradients_are_the_mean_of_the_halves(found_gradients: list[Any], norm: 
 def test_without_norms_gradients_are_those_of_the_joint_batch(found_gradients: list[Any]) -> None:
     joint = one_step(False, slice(0, len(images()[0])), wrapped=False)
     for found in found_gradients:
-        for name, gradient in found["reduced"][False].items():
-            scale = joint[name].abs().max().item()
-            torch.testing.assert_close(gradient, joint[name], rtol=1e-6, atol=1e-6 * scale)
+        assert_close(found["reduced"][False], joint, 1e-6)
+
+
+def test_with_synchronised_norms_too(found_gradients: list[Any]) -> None:
+    """And so are the running statistics."""
+    joint = one_step(True, slice(0, len(images()[0])), wrapped=False)
+    assert any("running_var" in name for name in joint)
+    for found in found_gradients:
+        assert_close(found["synchronised"], joint, 2e-6)
+
+
+def assert_close(
+    found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor], by: float
+) -> None:
+    assert found.keys() == wanted.keys()
+    largest = max(t.abs().max().item() for t in wanted.values())
+    for name, tensor in found.items():
+        scale = max(wanted[name].abs().max().item(), 0.1 * largest)  # a bias before a norm has none
+        torch.testing.assert_close(tensor, wanted[name], rtol=by, atol=by * scale)
 
 
 def test_gradients_are_reduced_once_a_step(found_gradients: list[Any]) -> None:

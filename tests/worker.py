@@ -20,6 +20,7 @@ from joslim import processes
 from joslim.errors import UserError
 from joslim.runs.job import Job, reducing_gradients
 from joslim.runs.training import train
+from joslim.slimmable import norms_together
 
 
 def talk() -> dict[str, Any]:
@@ -77,18 +78,24 @@ def gradients_of(net: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
     return {name: p.grad.clone() for name, p in named if p.grad is not None}
 
 
-def one_step(norm: bool, share: slice, wrapped: bool) -> dict[str, Tensor]:
+def one_step(
+    norm: bool, share: slice, wrapped: bool, synchronised: bool = False
+) -> dict[str, Tensor]:
+    """Gradients and buffers after one step on these images."""
     net = joslim.slim(network(norm), torch.zeros(1, 3, 8, 8))
     x, y = images()
     model = reducing_gradients(net, torch.device("cpu")) if wrapped else net
     assert isinstance(model, DistributedDataParallel) == wrapped
-    return gradients_of(model, x[share], y[share])
+    with norms_together(synchronised):
+        gradients = gradients_of(model, x[share], y[share])
+    return gradients | {name: buffer.clone() for name, buffer in net.named_buffers()}
 
 
 def gradients() -> dict[str, Any]:
     half = slice(8 * processes.rank(), 8 * processes.rank() + 8)
     return {
         "reduced": {norm: one_step(norm, half, wrapped=True) for norm in (False, True)},
+        "synchronised": one_step(True, half, wrapped=True, synchronised=True),
         "calls": reductions_of_a_step(half),
     }
 

@@ -124,6 +124,7 @@ class Config:
     )
     score_images: int | None = option(None, "Images that score a round; the batch.", least=2)
     front_images: int = option(2048, "Training images that judge the front.", least=2)
+    sync_norm: bool = option(False, "BatchNorm over the images of all processes, not of each.")
     log_every: int | None = option(None, "Steps between lines of metrics.jsonl.", least=1)
     save_every: int | None = option(None, "Steps between checkpoints.", least=1)
     tensorboard: bool = option(False, "Write TensorBoard files into the run folder too.")

@@ -22,7 +22,7 @@ from joslim.models import MODELS
 from joslim.processes import averaged, local_rank, rank, world
 from joslim.runs.config import Config
 from joslim.runs.network import default_shape, load_model, make_net, read_weights
-from joslim.slimmable import SlimmableNet
+from joslim.slimmable import SlimmableNet, norms_together
 from joslim.training.evaluate import moved
 from joslim.training.schedule import Schedule
 from joslim.training.step import clip_gradients, refuse_non_finite
@@ -84,7 +84,7 @@ class Job:
         for group in self.optimizer.param_groups:
             group["lr"] = self.schedule(step, self.total_steps)
         self.optimizer.zero_grad(set_to_none=True)
-        with self.precision():
+        with self.precision(), norms_together(self.config.sync_norm):
             self.slimming.backward(x, y, self.criterion, self.differentiate)
         # A loss that is not finite on one process must stop all of them.
         self.slimming.losses = averaged(self.slimming.losses)

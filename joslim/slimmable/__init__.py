@@ -12,6 +12,7 @@ layers.py     a layer whose parameters read as the active child's
 net.py        SlimmableNet: at, use, child
 cutting.py    a child as an ordinary module
 statistics.py BatchNorm statistics of a child
+synchronised.py BatchNorm over the images of all processes
 ordering.py   channels of a trained network in order of importance
 """
 
@@ -19,10 +20,12 @@ from joslim.slimmable.net import SlimmableNet
 from joslim.slimmable.ordering import sort_channels
 from joslim.slimmable.slim import slim
 from joslim.slimmable.statistics import batch_statistics, recalibrate, statistics_of
+from joslim.slimmable.synchronised import norms_together
 
 __all__ = [
     "SlimmableNet",
     "batch_statistics",
+    "norms_together",
     "recalibrate",
     "slim",
     "sort_channels",

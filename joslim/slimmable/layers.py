@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from joslim.slimmable.blueprint import Layout
 from joslim.slimmable.planning import LayerPlan
+from joslim.slimmable.synchronised import forward_of
 
 PREFIX = "_slim_"
 
@@ -43,6 +44,8 @@ def slimmable_class(base: type, names: tuple[str, ...], mixins: tuple[type, ...]
         body["running_mean"] = running_statistic("running_mean", 0)
         body["running_var"] = running_statistic("running_var", 1)
         body["track_running_stats"] = property(tracks_statistics, set_tracks_statistics)
+    if getattr(base, "forward", None) is _BatchNorm.forward:
+        body["forward"] = forward_of(base)
     body |= {"__module__": base.__module__, "_slim_made_of": (base, names, mixins)}
     return type(f"Slimmable{base.__name__}", (*mixins, SlimmableLayer, base), body)
 
