@@ -35,10 +35,13 @@ from joslim.slimmable import SlimmableNet, statistics_of
 from joslim.training.distillation import Distillation, distillation
 from joslim.training.evaluate import Metric, errors, mean_loss, moved, score, wrong
 from joslim.training.step import Criterion, backward, clip_gradients, refuse_non_finite
+from joslim.untrusted import json_count
 from joslim.widths import Widths
 
 # Children that a whole training visits, unless K is given (the paper's choice).
 CHILDREN = 1000
+# A state that has made more is broken.
+MOST_STEPS = 10**12
 # Batches that are kept of a `scoring` that can only be iterated over.
 KEPT_BATCHES = 64
 
@@ -351,9 +354,9 @@ class Slimming:
             if (theirs := state.get("settings", {}).get(field)) != mine:
                 raise UserError(f"{field}: the state is of {theirs!r}, this is {mine!r}")
         for field in ("steps", "passes", "scoring_passes"):
-            setattr(self, field, state[field])
-        self._chosen_at = state["chosen_at"]
-        self._finished_at = state["finished_at"]
+            setattr(self, field, json_count(state[field], field, 0, MOST_STEPS))
+        self._chosen_at = json_count(state["chosen_at"], "chosen_at", -1, MOST_STEPS)
+        self._finished_at = json_count(state["finished_at"], "finished_at", -1, MOST_STEPS)
         self.widths = [self.space.of_counts(counts) for counts in state["widths"]]
         self.history.load_state_dict(state["history"])
         self.searcher.load_state_dict(state["searcher"])

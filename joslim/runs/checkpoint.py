@@ -29,7 +29,10 @@ from torch import Tensor
 from joslim.errors import RunFailed, UserError
 from joslim.runs.folder import CHECKPOINT, RunFolder, remove
 from joslim.slimmable import SlimmableNet
+from joslim.slimmable.layers import stored_statistic
+from joslim.slimmable.statistics import has_statistics
 from joslim.untrusted import json_count
+from joslim.widths import Widths
 
 MODEL = "model.safetensors"
 STATISTICS = "statistics.safetensors"
@@ -123,7 +126,7 @@ def load_weights(path: Path, net: SlimmableNet) -> None:
     net.statistics.clear()
     try:
         load_statistics(net, read_tensors(path / STATISTICS))
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, AttributeError) as error:
         raise UserError(f"checkpoint: {str(path / STATISTICS)!r} is broken: {error}") from error
 
 
@@ -181,8 +184,22 @@ def load_statistics(net: SlimmableNet, tensors: dict[str, Tensor]) -> None:
         if kind == "mean":
             child = net.space.of_counts([int(count) for count in counts.split("-")])
             pair = (tensors[name], tensors[f"{counts}/{norm}/var"])
+            check_statistics(net, child, norm, pair)
             mean, var = (tensor.to(device) for tensor in pair)
             net.statistics.setdefault(child, {})[norm] = (mean, var)
+
+
+def check_statistics(
+    net: SlimmableNet, child: Widths, norm: str, pair: tuple[Tensor, Tensor]
+) -> None:
+    """They are as long as the norm's own at these widths."""
+    module = net.get_submodule(norm)
+    if not has_statistics(module):
+        raise ValueError(f"{norm} has no statistics")
+    with net.at(child):
+        wanted = stored_statistic(module, "running_mean")
+    if any(t.shape != wanted.shape or not t.is_floating_point() for t in pair):
+        raise ValueError(f"those of {norm} at widths {child} have another shape or kind")
 
 
 def refuse_bad_weights(weights: dict[str, Tensor], step: int) -> None:

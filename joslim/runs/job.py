@@ -26,7 +26,6 @@ from joslim.slimmable import SlimmableNet, norms_together
 from joslim.training.evaluate import moved
 from joslim.training.schedule import Schedule
 from joslim.training.step import clip_gradients, refuse_non_finite
-from joslim.untrusted import json_count
 from joslim.widths import Widths, WidthSpace
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -130,7 +129,6 @@ class Job:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        json_count(state["slimming"]["steps"], "steps", 0, 10**9)
         self.slimming.load_state_dict(state["slimming"])
         self.optimizer.load_state_dict(state["optimizer"])
         self._check_momentum()

@@ -26,6 +26,7 @@ from joslim.widths import WidthSpace
 
 MOST_CLASSES = 10**6
 MOST_PIXELS = 10_000
+MOST_VALUES = 2**26
 MOST_CHANNELS = 10**6
 MOST_CHILDREN = 10**7
 MOST_STEPS = 10**12
@@ -79,6 +80,8 @@ class Run:
         classes = json_rows(data, "classes", f"{CONFIG}.data", MOST_CLASSES)
         sizes = json_rows(data, "shape", f"{CONFIG}.data", most=3, least=3)
         shape = tuple(json_count(size, f"{CONFIG}.data.shape", 1, MOST_PIXELS) for size in sizes)
+        if math.prod(shape) > MOST_VALUES:
+            raise UserError(f"{CONFIG}.data.shape: {shape} is more than {MOST_VALUES} values")
         net, _ = make_net(self._network(len(classes)), shape, self.config.low)
         checkpoint.load_weights(path, net)
         return net.eval()

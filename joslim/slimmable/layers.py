@@ -156,9 +156,14 @@ def running_statistic(name: str, position: int) -> property:
             return None
         if self._slim_own is not None:
             return self._slim_own[position]
-        return active(self, name) if name in self._slim_axes else self._buffers[name]
+        return stored_statistic(self, name)
 
     return property(get)
+
+
+def stored_statistic(norm: Any, name: str) -> Any:
+    """The active part of the full network's."""
+    return active(norm, name) if name in norm._slim_axes else norm._buffers[name]
 
 
 def tracks_statistics(norm: Any) -> bool:
