@@ -23,6 +23,13 @@ PAGES = [p for p in (HOUSE / "README.md", *sorted((HOUSE / "docs").glob("**/*.md
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[\w-]*)[^`\n]*$")
 NOT_RUN = re.compile(r"<!--\s*not run: .+-->\s*$")
 SHELLS = ("bash", "console", "sh", "shell")
+# The commands that are run, and what python is told for them.
+MODULES = {
+    "python": "",
+    "python3": "",
+    "joslim": "-m joslim",
+    "torchrun": "-m torch.distributed.run",
+}
 SKIPPED = ("pip", "git", "cd", "source", "export", ".")
 
 
@@ -81,8 +88,8 @@ def run_command(command: str, page: str) -> None:
             word for word in words[1:] if word[0] != "-" and "=" not in word
         } - make_targets()
         assert not missing, f"{page}: make has no target {missing}"
-    elif words[0] in ("joslim", "python", "python3"):
-        module = "-m joslim " if words[0] == "joslim" else ""
+    elif words[0] in MODULES:
+        module = MODULES[words[0]]
         # The shell handles pipes and redirections.
         settings, rest = command.split(words[0], 1)
         line = f"set -o pipefail; {settings}{shlex.quote(sys.executable)} {module}{rest}"
