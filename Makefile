@@ -29,6 +29,8 @@ bench: .venv/installed
 	$(BIN)/python benchmarks/data.py
 	$(BIN)/python benchmarks/search.py
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/latency.py
+	$(BIN)/python benchmarks/scaling.py
 
 test-gpu: .venv/installed
 	$(BIN)/python -m pytest -m cuda

@@ -167,9 +167,7 @@ def growth(part: Part) -> None:
 # Misses and quality: histories of real trainings
 
 
-def trained_history(
-    cost: str, rounds: int, size: int | None = None
-) -> tuple[History, joslim.SlimmableNet]:
+def trained_history(cost: str, rounds: int) -> tuple[History, joslim.SlimmableNet]:
     """The history of a short training, with its cost to ask, and its network."""
     with tempfile.TemporaryDirectory() as folder:
         run = joslim.train(
@@ -178,7 +176,6 @@ def trained_history(
             cost=cost,
             steps=EVERY * rounds,
             every=EVERY,
-            size=size,
             threads=1,
             out=Path(folder) / "run",
         )
@@ -190,8 +187,7 @@ def trained_history(
 def misses(part: Part) -> None:
     met = {}
     for cost in ("macs", "params", "memory", "latency"):
-        # At 8 px a pass is over before its time can be told from noise.
-        history, _ = trained_history(cost, rounds=25, size=64 if cost == "latency" else None)
+        history, _ = trained_history(cost, rounds=25)
         say(f"  {cost}: {len(history)} children visited")
         shares, as_near = shares_missed(history)
         met[cost] = float(np.mean((shares <= EPSILON) | as_near))
@@ -204,14 +200,13 @@ def shares_missed(history: History) -> tuple[NDArray[np.float64], NDArray[np.boo
     """[targets]: misses as shares of the full cost; which are as small as any known child's."""
     rng, search = np.random.default_rng(2), Targeted()
     cost, full = history.cost, cost_range(history.cost)[1]
-    measured = cost.name == "latency"
-    known = np.zeros(0) if measured else costs_of_many(cost, rng)
+    known = costs_of_many(cost, rng)
     shares, as_near = [], []
     for _ in range(TARGETS):
         target = uniform_target(cost, rng)
         miss = abs(cost(search.at_target(history, target, rng)) - target)
         shares.append(miss / full)
-        as_near.append(not measured and miss <= nearest_miss(cost, known, target, rng))
+        as_near.append(miss <= nearest_miss(cost, known, target, rng))
     return np.array(shares), np.array(as_near)
 
 

@@ -328,7 +328,7 @@ def check_cost(value: Any, where: str) -> None:
 
 
 def checked_span(span: Sequence[float]) -> tuple[float, float]:
-    """Usually low <= full; a measured latency may turn that around, and nothing breaks."""
+    """Usually low <= full; a function of one's own may turn that around, and nothing breaks."""
     low, full = map(plain, span)
     check_cost(low, "span[0]")
     check_cost(full, "span[1]")

@@ -106,6 +106,7 @@ def resume(
                 f"{name}: the run was begun in Python with {values[name]}; "
                 "go on there: joslim.train(..., resume=True)"
             )
+    values["device_file"] = None  # the run has its own copy
     if (root := values["data_root"]) is not None and not Path(root).is_dir():
         values["data_root"] = None  # a file of a stranger's does not say where to download to
     run_training(values, as_json, out=run, resume=True, until=until)

@@ -26,7 +26,8 @@ __all__ = ["COSTS", "Cost", "cost"]
 def cost(which: str | Callable[[Widths], float], net: SlimmableNet, **options: Any) -> Cost:
     """The cost of this name, or one made of a function from Widths to a number.
 
-    Options: `memory` takes bytes_per_element (4), `latency` takes repeats (15).
+    Options: `memory` takes bytes_per_element (4). `latency` takes children (64) and repeats (5) of
+    its measurement, threads, batch, precision and backend, or a device_file: docs/own-device.md.
     """
     if not isinstance(net, SlimmableNet):
         raise UserError(f"net: {type(net).__name__} is not slimmable; type joslim.slim(...) first")

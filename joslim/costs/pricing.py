@@ -12,11 +12,12 @@ class Pricer:
     """Evaluates Terms for many children at once, in exact integer arithmetic.
 
     The lengths of all distinct axes are one matrix product of the units. Doubles hold integers
-    exactly up to 2**53, which is far above any count here, and multiply much faster.
+    exactly up to 2**53, which is far above any count here, and multiply much faster. `multiple`:
+    the lengths of axes are rounded up to its multiples.
     """
 
-    def __init__(self, blueprint: Blueprint, terms: list[Term]) -> None:
-        self.blueprint = blueprint
+    def __init__(self, blueprint: Blueprint, terms: list[Term], multiple: int = 1) -> None:
+        self.blueprint, self.multiple = blueprint, multiple
         layouts = list(dict.fromkeys(layout for term in terms for layout in term.layouts))
         position = {layout: i for i, layout in enumerate(layouts)}
         self._weights = np.zeros((len(layouts), len(blueprint.space.dims)))
@@ -40,6 +41,8 @@ class Pricer:
         units = self.blueprint.units(counts).astype(np.float64)
         sizes = np.ones((len(self._constants) + 1, len(counts)))
         sizes[:-1] = self._weights @ units.T + self._constants
+        if self.multiple > 1:
+            sizes[:-1] = np.ceil(sizes[:-1] / self.multiple) * self.multiple
         result = np.repeat(self._times, len(counts), axis=1)
         for factor in self._factors:
             result *= sizes[factor]

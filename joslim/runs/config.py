@@ -89,6 +89,7 @@ class Config:
     size: int | None = option(None, "Resize images to this many pixels.", least=1, most=10_000)
     method: str = option("joslim", "How widths are chosen.", names=methods)
     cost: str = option("macs", "What is traded against error.", names=costs)
+    device_file: str | None = option(None, "Cost latency: measured elsewhere, by joslim latency.")
     low: float | None = option(None, "Lowest width multiplier.", above=0, most=1)
     widths: str | None = option(None, "Method single: one multiplier, or one for each knob: 1,0.5")
     steps: int | None = option(None, "Optimizer steps.", least=1, most=10**9)

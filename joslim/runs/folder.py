@@ -24,9 +24,10 @@ HISTORY = "history.jsonl"
 FRONT = "front.json"
 SAMPLES = "samples.safetensors"
 PICTURE = "front.png"
+LATENCY = "latency.json"
 CHECKPOINT = "checkpoint"
 # All that a run makes: what --overwrite removes. Anything else in the folder is somebody's own.
-MADE = (CONFIG, METRICS, HISTORY, FRONT, SAMPLES, PICTURE, "report.html", "tensorboard")
+MADE = (CONFIG, METRICS, HISTORY, FRONT, SAMPLES, PICTURE, LATENCY, "report.html", "tensorboard")
 CHECKPOINTS = (CHECKPOINT, f"{CHECKPOINT}.new", f"{CHECKPOINT}.old")
 MOST_BYTES = 10**9
 

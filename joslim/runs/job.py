@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from joslim.costs import Cost
 from joslim.costs import cost as make_cost
 from joslim.data import Data, Sweep, load_data
 from joslim.data.folder import FolderData
@@ -170,7 +171,7 @@ def make_job(
     slimming = Slimming(
         reducing_gradients(net, device),
         method=config.method,
-        cost=make_cost(cost or config.cost, net),
+        cost=cost_of(config, cost, net),
         total_steps=total_steps(config, images),
         scoring=scoring_batches(config, images),
         every=config.every,
@@ -203,6 +204,14 @@ def make_job(
         device=device,
         fresh=fresh,
     )
+
+
+def cost_of(config: Config, own: Any, net: SlimmableNet) -> Cost:
+    if config.device_file is None:
+        return make_cost(own or config.cost, net)
+    if own is not None or config.cost != "latency":
+        raise UserError("device_file: it goes with cost latency; type --cost latency")
+    return make_cost("latency", net, device_file=config.device_file)
 
 
 def reducing_gradients(net: SlimmableNet, device: torch.device) -> nn.Module:

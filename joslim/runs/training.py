@@ -15,6 +15,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from joslim.costs.device_file import DeviceFile
+from joslim.costs.latency import Latency
 from joslim.errors import RunFailed, Stopped, UserError
 from joslim.front import Front
 from joslim.loop import Slimming
@@ -25,6 +27,7 @@ from joslim.runs.config import Config, config_of
 from joslim.runs.folder import (
     CONFIG,
     FRONT,
+    LATENCY,
     METRICS,
     PICTURE,
     SAMPLES,
@@ -68,7 +71,16 @@ BAD_STATE = (
 )
 
 # What a resumed run may be given anew: where and how it runs, not what it computes.
-MAY_CHANGE = {"device", "threads", "workers", "data_root", "log_every", "save_every", "tensorboard"}
+MAY_CHANGE = {
+    "device",
+    "device_file",
+    "threads",
+    "workers",
+    "data_root",
+    "log_every",
+    "save_every",
+    "tensorboard",
+}
 
 
 def train(
@@ -148,6 +160,7 @@ def start(
         except OSError as error:
             where = f"cannot write into {str(folder.path)!r}"
             raise UserError(f"out: {where}: {error.strerror or error}") from error
+        agree_on_latency(job, folder)
         if on_first(lambda: job.finished and folder.file(FRONT).is_file()):
             front = on_first(lambda: finished_front(folder))
         else:
@@ -171,8 +184,28 @@ def finished_front(folder: RunFolder) -> Front:
 
 
 def begin(job: Job, folder: RunFolder) -> None:
+    """The configuration is written as soon as there is something to go on with."""
     folder.prepare()
+    if isinstance(job.slimming.cost, Latency):
+        measured_once(job.slimming.cost, folder)
     write_config(job, folder)
+
+
+def agree_on_latency(job: Job, folder: RunFolder) -> None:
+    """All prices of a run come from one measurement, whoever asks and however often it resumes."""
+    cost = job.slimming.cost
+    if isinstance(cost, Latency):
+        cost.device_file = on_first(lambda: measured_once(cost, folder))
+
+
+def measured_once(cost: Latency, folder: RunFolder) -> DeviceFile:
+    file = folder.file(LATENCY)
+    if file.exists():
+        kept = DeviceFile.read(file)
+        kept.check_fits(cost.net, file)
+        return kept
+    cost.device_file.write(file)
+    return cost.device_file
 
 
 def write_config(job: Job, folder: RunFolder) -> None:

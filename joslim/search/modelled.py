@@ -1,4 +1,4 @@
-"""A cost that is slow to ask (a measurement, a function of the user's), modelled by its answers."""
+"""A cost that is slow to ask, such as a function of the user's, modelled by its answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 
 from joslim.costs import Cost
 from joslim.costs.function import FunctionCost
-from joslim.costs.latency import Latency
 from joslim.search.history import History
 from joslim.search.rays import to_unit
 from joslim.search.surrogate import MOST_POINTS, Refits
@@ -16,7 +15,7 @@ from joslim.widths import Widths
 
 def is_slow(cost: Cost) -> bool:
     """Whether each child is priced on its own, so that thousands of them are too many."""
-    return isinstance(cost, (FunctionCost, Latency))
+    return isinstance(cost, FunctionCost)
 
 
 class ModelledCost(Cost):

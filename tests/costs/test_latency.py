@@ -1,115 +1,170 @@
-"""Latency: the cut-out child is timed, once."""
+"""Latency: a few children are measured, once, and all others are priced by a model of them."""
 
-from types import SimpleNamespace
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import joslim
-from joslim import SlimmableNet
+from joslim import SlimmableNet, UserError, Widths
 from joslim.costs import latency
-from joslim.costs.latency import WARM_UP, Latency, time_forward
-
-
-class Slow(nn.Module):
-    """Each forward pass moves the clock on by the next of these seconds."""
-
-    def __init__(self, seconds: list[float]) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(1))
-        self.seconds, self.now = seconds, 100.0
-        self.calls: list[tuple[bool, Any]] = []
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.now += self.seconds[len(self.calls)]
-        out = x * self.weight
-        self.calls.append((out.requires_grad, x))
-        return out
+from joslim.costs.latency import Latency, spread_children, with_both_ends
+from joslim.costs.measuring import Setting, Times
 
 
 @pytest.fixture
-def timed(monkeypatch: pytest.MonkeyPatch) -> list[nn.Module]:
-    """The modules that are timed, instead of their times: 1, 2, 3, ... ms."""
-    modules: list[nn.Module] = []
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The measurements that were asked for, on a machine that takes 1 ms for 100 channels."""
+    calls: list[dict[str, Any]] = []
 
-    def record(model: nn.Module, inputs: tuple[Any, ...], repeats: int) -> float:
-        modules.append(model)
-        return float(len(modules))
+    def measure(
+        net: SlimmableNet, children: Sequence[Widths], setting: Setting, repeats: int, watch: Any
+    ) -> Times:
+        calls.append({"children": list(children), "setting": setting, "repeats": repeats})
+        ms = np.array([sum(child.counts) / 100 for child in children])
+        return Times(ms, np.zeros(len(ms)))
 
-    monkeypatch.setattr(latency, "time_forward", record)
-    return modules
+    monkeypatch.setattr(latency, "measure", measure)
+    return calls
 
 
-def test_milliseconds_of_a_real_child(net: SlimmableNet) -> None:
-    cost = joslim.cost("latency", net, repeats=3)
+def matrix_of(net: SlimmableNet, rows: int) -> np.ndarray:
+    return np.random.default_rng(0).uniform(net.space.low, 1.0, (rows, len(net.space)))
+
+
+def test_milliseconds_of_a_real_network(net: SlimmableNet) -> None:
+    cost = joslim.cost("latency", net, children=6, repeats=1)
     assert cost.unit == "ms"
-    assert 0 < cost(net.space.smallest) < 60_000
+    prices = cost.of(matrix_of(net, 100))
+    assert ((prices > 0) & (prices < 60_000)).all()
+    assert cost(net.space.smallest) <= cost(net.space.full)
 
 
-def test_the_median_after_a_warm_up_without_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, example = Slow([9.0] * WARM_UP + [0.001, 0.005, 0.002]), torch.ones(2)
-    monkeypatch.setattr(latency, "time", SimpleNamespace(perf_counter=lambda: model.now))
-    assert time_forward(model, (example,), repeats=3) == pytest.approx(2.0)
-    assert len(model.calls) == WARM_UP + 3
-    assert all(not gradient and x is example for gradient, x in model.calls)
+def test_it_is_measured_once_and_late(net: SlimmableNet, measured: list[dict[str, Any]]) -> None:
+    cost = joslim.cost("latency", net)
+    assert measured == []
+    first = cost(net.space.full)
+    assert len(measured) == 1
+    assert cost.of(matrix_of(net, 50)).shape == (50,)
+    assert cost(net.space.full) == first
+    assert len(measured) == 1
 
 
-def test_repeats_are_an_option(net: SlimmableNet, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-    monkeypatch.setattr(
-        latency, "time_forward", lambda model, inputs, repeats: asked.append(repeats) or 1.0
-    )
+def test_what_is_measured(net: SlimmableNet, measured: list[dict[str, Any]]) -> None:
     joslim.cost("latency", net)(net.space.full)
-    joslim.cost("latency", net, repeats=4)(net.space.full)
-    assert asked == [15, 4]
+    options = {"threads": 1, "batch": 3, "precision": "bf16", "backend": "compiled"}
+    joslim.cost("latency", net, children=7, repeats=2, **options)(net.space.full)
+    one, two = measured
+    assert (len(one["children"]), one["repeats"], one["setting"]) == (64, 5, Setting())
+    assert (len(two["children"]), two["repeats"], two["setting"]) == (7, 2, Setting(**options))
+    for call in measured:
+        assert call["children"][:2] == [net.space.smallest, net.space.full]
+        assert len(set(call["children"])) == len(call["children"])
 
 
-def test_a_child_is_measured_once(net: SlimmableNet, timed: list[nn.Module]) -> None:
-    cost = joslim.cost("latency", net)
-    a, b = net.space.smallest, net.space.full
-    assert [cost(a), cost(b), cost(a)] == [1.0, 2.0, 1.0]
-    assert cost.of([a.multipliers, b.multipliers, a.multipliers]).tolist() == [1.0, 2.0, 1.0]
-    assert len(timed) == 2
-
-
-def test_measurements_are_kept_by_counts(net: SlimmableNet, timed: list[nn.Module]) -> None:
-    cost = joslim.cost("latency", net)
-    assert cost.of([[0.5] * 6, [0.505] * 6]).tolist() == [1.0, 1.0]
-
-
-def test_what_is_timed_is_an_ordinary_child_in_eval_mode(
-    net: SlimmableNet, timed: list[nn.Module]
+def test_every_cost_chooses_the_same_children(
+    net: SlimmableNet, measured: list[dict[str, Any]]
 ) -> None:
-    net.train()
-    child = net.space.uniform(0.5)
-    with net.at(net.space.smallest):
-        joslim.cost("latency", net)(child)
-    (module,) = timed
-    assert not isinstance(module, SlimmableNet)
-    assert not any(part.training for part in module.modules())
-    assert module.conv1.out_channels == child.channels["conv1"] == 8
-    assert net.training
+    """So that what is measured twice can be compared."""
+    for _ in range(2):
+        joslim.cost("latency", net)(net.space.full)
+    assert measured[0] == measured[1]
 
 
-def test_one_image_is_timed_whatever_the_example(monkeypatch: pytest.MonkeyPatch) -> None:
-    net = joslim.slim(joslim.models.resnet8(), torch.zeros(4, 3, 8, 8))
-    shapes: list[tuple[int, ...]] = []
+def test_prices_of_a_file_are_those_of_the_measurement(
+    net: SlimmableNet, measured: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    cost = joslim.cost("latency", net)
+    assert isinstance(cost, Latency)
+    cost.device_file.write(tmp_path / "device.json")
+    elsewhere = joslim.cost("latency", net, device_file=tmp_path / "device.json")
+    matrix = matrix_of(net, 3000)
+    assert elsewhere.of(matrix).tolist() == cost.of(matrix).tolist()
+    assert len(measured) == 1
 
-    def record(model: nn.Module, inputs: tuple[Any, ...], repeats: int) -> float:
-        shapes.extend(tuple(x.shape) for x in inputs)
-        return 1.0
 
-    monkeypatch.setattr(latency, "time_forward", record)
-    joslim.cost("latency", net)(net.space.full)
-    assert shapes == [(1, 3, 8, 8)]
+def test_a_file_of_another_network_is_refused(
+    net: SlimmableNet, measured: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    path = tmp_path / "device.json"
+    cost = joslim.cost("latency", net)
+    assert isinstance(cost, Latency)
+    cost.device_file.write(path)
+    other = joslim.slim(joslim.models.resnet8(), torch.zeros(1, 3, 8, 8), low=0.5)
+    with pytest.raises(UserError, match=r"^device_file: '[^\n]*' is of another network: [^\n]*$"):
+        joslim.cost("latency", other, device_file=path)
+
+
+def test_prices_never_fall_along_a_path(net: SlimmableNet, measured: list[dict[str, Any]]) -> None:
+    steps = np.linspace(net.space.low, 1.0, 200)
+    assert (np.diff(joslim.cost("latency", net).of(steps)) >= 0).all()
+
+
+# Which children are measured
+
+
+@pytest.mark.parametrize("count", [10, 64])
+def test_they_lie_evenly_along_the_multiply_adds(net: SlimmableNet, count: int) -> None:
+    children = spread_children(net, count, np.random.default_rng(0))
+    cost = joslim.cost("macs", net)
+    low, high = cost(net.space.smallest), cost(net.space.full)
+    shares = np.array([(cost(child) - low) / (high - low) for child in children])
+    assert len(set(children)) == count
+    even = np.linspace(shares.min(), shares.max(), count)
+    assert np.abs(np.sort(shares) - even).max() < 0.03
+    assert shares.min() < 0.05
+    assert shares.max() > 0.95
+
+
+def test_some_can_be_left_out(net: SlimmableNet) -> None:
+    known = with_both_ends(net, 30, np.random.default_rng(0))
+    others = spread_children(net, 30, np.random.default_rng(0), without=known)
+    assert len(others) == 30
+    assert not set(known) & set(others)
+
+
+def test_a_network_with_few_children(measured: list[dict[str, Any]]) -> None:
+    layers = torch.nn.Conv2d(3, 4, 3), torch.nn.Conv2d(4, 2, 3)
+    net = joslim.slim(torch.nn.Sequential(*layers), torch.zeros(1, 3, 8, 8), low=0.5)
+    cost = joslim.cost("latency", net)
+    prices = [cost(net.space.of_counts([count])) for count in (2, 3, 4)]
+    assert prices == sorted(prices)
+    assert sorted(child.counts for child in measured[0]["children"]) == [(2,), (3,), (4,)]
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"repeats": 0}, "repeats: 0 is not a whole number from 1 to 10000"),
+        ({"children": 1}, "children: 1 is not a whole number from 2 to 10000"),
+        ({"children": "many"}, "children: 'many' is not a whole number"),
+        ({"threads": 0}, "threads: 0 is not a whole number from 1 to 1024"),
+        ({"precision": "int8"}, "precision: unknown name 'int8'"),
+        ({"speed": 3}, "cost: latency does not take these options: {'speed': 3}"),
+        ({"device_file": "no.json"}, "device_file: 'no.json': cannot be read: "),
+        (
+            {"device_file": "no.json", "threads": 1},
+            "device_file: it is measured already; give no other options",
+        ),
+    ],
+)
+def test_options_that_make_no_sense(
+    options: dict[str, Any], message: str, net: SlimmableNet
+) -> None:
+    with pytest.raises(UserError) as caught:
+        joslim.cost("latency", net, **options)
+    assert str(caught.value).startswith(message)
 
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_a_gpu() -> None:
     net = joslim.slim(joslim.models.resnet8().cuda(), torch.zeros(1, 3, 8, 8, device="cuda"))
-    cost = joslim.cost("latency", net, repeats=3)
-    assert isinstance(cost, Latency)
+    cost = joslim.cost("latency", net, children=4, repeats=2)
     assert cost(net.space.full) > 0

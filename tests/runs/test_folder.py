@@ -263,7 +263,7 @@ def test_a_log_that_begins_late_writes_the_same_file(finished: Run, tmp_path: Pa
 
 def test_what_lies_in_a_run(finished: Run) -> None:
     found = sorted(entry.name for entry in finished.path.iterdir())
-    assert found == sorted({*MADE, "checkpoint"} - {"report.html", "tensorboard"})
+    assert found == sorted({*MADE, "checkpoint"} - {"report.html", "tensorboard", "latency.json"})
     assert found == [
         "checkpoint",
         "config.json",

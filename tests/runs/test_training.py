@@ -262,6 +262,29 @@ def test_a_finished_run_is_extended(finished: Run, tiny: Options, tmp_path: Path
     assert again.front == longer.front
 
 
+def test_latency_is_measured_once_a_run(tiny: Options, tmp_path: Path) -> None:
+    def stop_at_four(progress: Progress) -> None:
+        if progress.done == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    once, twice = tmp_path / "once", tmp_path / "twice"
+    first = train(out=once, cost="latency", **tiny)
+    assert all(point.costs["latency_ms"] > 0 for point in first.front)
+    # Another run, on prices that were measured in the first, stopped in between.
+    options = {**tiny, "cost": "latency"}
+    with pytest.raises(Stopped):
+        measured = str(once / "latency.json")
+        train(out=twice, watch=stop_at_four, device_file=measured, **options)
+    train(out=twice, resume=True, **options)
+    shutil.copy(once / "config.json", twice)  # it alone tells where the prices are from
+    assert_same_run(once, twice)
+
+
+def test_a_device_file_goes_with_latency(tiny: Options, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^device_file: it goes with cost latency; type --cost"):
+        train(out=tmp_path / "a", device_file="x.json", **tiny)
+
+
 def test_until_needs_a_run_and_goes_forward(finished: Run, tiny: Options, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^until: there is no run in .*new' to go on with"):
         train(out=tmp_path / "new", resume=True, until=9, **tiny)

@@ -150,7 +150,7 @@ def test_every_cost_will_do(
     net: SlimmableNet,
     request: pytest.FixtureRequest,
 ) -> None:
-    options = {"repeats": 1} if cost == "latency" else {}
+    options = {"children": 8, "repeats": 1} if cost == "latency" else {}
     history = history_of(joslim.cost(cost, net, **options), 12)
     check(propose(name, history), history, 2)
 

@@ -1,0 +1,201 @@
+"""`joslim latency`: measure children on this device, and keep it as a device file."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from joslim.errors import UserError
+
+if TYPE_CHECKING:
+    from joslim.costs.device_file import DeviceFile
+    from joslim.costs.measuring import Setting, Watch
+    from joslim.slimmable import SlimmableNet
+    from joslim.widths import Widths
+
+# Of a network: fewer do not tell a model's error.
+LEAST_CHILDREN = 10
+# Children that are measured again at the end, for the machine's own repeatability.
+AGAIN = 8
+
+
+def latency(
+    what: Annotated[
+        str,
+        typer.Argument(
+            help="A built-in model, package.module:function, or the folder of a run.",
+            metavar="MODEL|RUN",
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="The device file to write.", metavar="FILE")
+    ] = Path("latency.json"),
+    shape: Annotated[
+        str | None,
+        typer.Option("--input", help="Shape of one input, such as 3x224x224.", metavar="CxHxW"),
+    ] = None,
+    low: Annotated[
+        float | None, typer.Option(help="Smallest share of its channels that a layer may keep.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="A run's own model again: package.module:function.")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads of the processor.")] = None,
+    batch: Annotated[int, typer.Option(help="Inputs in a forward pass.")] = 1,
+    precision: Annotated[str, typer.Option(help="fp32, bf16 or fp16.")] = "fp32",
+    backend: Annotated[str, typer.Option(help="eager, compiled or onnxruntime.")] = "eager",
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    children: Annotated[int, typer.Option(help="How many children are measured.")] = 64,
+    repeats: Annotated[int, typer.Option(help="How often each of them has its turn.")] = 5,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Measure children of a network on this device; --cost latency can use the file anywhere."""
+    from joslim.costs.device_file import MOST_CHILDREN
+    from joslim.costs.latency import MOST_REPEATS
+    from joslim.costs.measuring import Setting, check_count, import_onnxruntime
+
+    setting = Setting(threads, batch, precision, backend)
+    check_count("children", children, LEAST_CHILDREN, MOST_CHILDREN)
+    check_count("repeats", repeats, 1, MOST_REPEATS)
+    check_writable(out)
+    if backend == "onnxruntime":
+        import_onnxruntime()
+    net, front = load_network(what, shape, low, model)
+    move(net, device)
+    with bar() as watch:
+        measured, facts = measured_facts(net, setting, children, repeats, front, watch)
+    measured.write(out)
+    facts = {"network": what, **facts, "file": str(out)}
+    if as_json:
+        typer.echo(json.dumps(facts, indent=2))
+    else:
+        show(facts, str(measured.conditions))
+
+
+def check_writable(out: Path) -> None:
+    """Before anything is measured, which takes a while."""
+    if out.is_dir() or not out.parent.is_dir() or not os.access(out.parent, os.W_OK):
+        why = "a folder" if out.is_dir() else "its folder cannot be written to"
+        raise UserError(f"out: {str(out)!r}: {why}; type -o FILE")
+
+
+def load_network(
+    what: str, shape: str | None, low: float | None, model: str | None
+) -> tuple[SlimmableNet, list[Widths]]:
+    """The network, and the children of its front if it is that of a run."""
+    from joslim.models import MODELS
+    from joslim.runs.network import blank_input, default_shape, load_model, parse_shape
+    from joslim.runs.run import load
+    from joslim.slimmable import slim
+
+    if what not in MODELS and ":" not in what and (Path(what).is_dir() or os.sep in what):
+        if shape is not None or low is not None:
+            raise UserError("input: a run has its own input and low; leave out --input and --low")
+        run = load(what, model=model)
+        return run.net, [point.widths for point in run.front]
+    if model is not None:
+        raise UserError(f"model: {what!r} is no run; leave out --model")
+    given = parse_shape(shape) if shape is not None else None
+    network = load_model(what)
+    return slim(network, blank_input(given or default_shape(network)), low=low), []
+
+
+def move(net: SlimmableNet, device: str) -> None:
+    import torch
+
+    try:
+        net.to(torch.device(device))
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"device: {device!r} cannot be used: {reason}; type cpu or cuda") from error
+
+
+def measured_facts(
+    net: SlimmableNet,
+    setting: Setting,
+    count: int,
+    repeats: int,
+    front: list[Widths],
+    watch: Watch,
+) -> tuple[DeviceFile, dict[str, Any]]:
+    import numpy as np
+
+    from joslim.costs.latency import measure_device, with_both_ends
+    from joslim.costs.latency_model import LatencyModel, held_out_error
+    from joslim.costs.measuring import measure
+
+    chosen = with_both_ends(net, count, np.random.default_rng(0))
+    if len(chosen) < 2:
+        raise UserError("latency: this network has one child only; type a lower --low")
+    measured = measure_device(net, list(dict.fromkeys([*chosen, *front])), setting, repeats, watch)
+    some = np.unique(np.linspace(0, len(measured.ms) - 1, AGAIN).astype(int))
+    again = measure(net, [measured.children[i] for i in some], setting, repeats).ms
+    ms = np.array(measured.ms)
+    model = LatencyModel(net.blueprint, measured.counts, ms)
+    rows = [
+        {"channels": child.channels, "ms": time, "modelled_ms": price, "spread": spread}
+        for child, time, price, spread in zip(
+            measured.children, measured.ms, model(measured.counts).tolist(), measured.spread
+        )
+    ]
+    of = dict(zip(measured.children, rows))
+    middle = measured.children[int(np.argsort(ms)[len(ms) // 2])]
+    named = {"smallest": net.space.smallest, "middle": middle, "full": net.space.full}
+    facts = {
+        "conditions": measured.conditions.to_json(),
+        "measured": len(rows),
+        "sizes": {name: of[child] for name, child in named.items()},
+        "front": [of[child] for child in front],
+        "held_out_error": held_out_error(net.blueprint, measured.counts, ms),
+        "repeatability": float(np.abs(again / ms[some] - 1).mean()),
+        "spread": float(np.median(measured.spread)),
+    }
+    return measured, facts
+
+
+def show(facts: dict[str, Any], conditions: str) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    front = {f"front, child {i}": row for i, row in enumerate(facts["front"], start=1)}
+    console.print(escape(f"{facts['network']} on {conditions}"))
+    table = Table()
+    for column in ("", "measured", "modelled", "spread"):
+        table.add_column(column, justify="right" if column else "left")
+    for name, row in {**facts["sizes"], **front}.items():
+        times = (f"{row[key]:.3f} ms" for key in ("ms", "modelled_ms"))
+        table.add_row(name, *times, percent(row["spread"]))
+    console.print(table)
+    console.print(
+        f"model: off by {percent(facts['held_out_error'])} on children that it has not seen; "
+        f"the machine itself, measured again: {percent(facts['repeatability'])}"
+    )
+    console.print(
+        f"{facts['measured']} children, the middle half of their times spans "
+        f"{percent(facts['spread'])} of them"
+    )
+    console.print(escape(f"device file: {facts['file']}"), soft_wrap=True)
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+@contextmanager
+def bar() -> Iterator[Watch]:
+    """Inside, a function that shows how far a measurement is. Silent if stderr is no terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("measuring", total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
