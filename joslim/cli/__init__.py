@@ -66,5 +66,10 @@ def main(arguments: list[str] | None = None) -> None:
 def fail(message: str, code: int = 2) -> None:
     # Under torchrun each process has a right to complain: a file may be missing on one machine.
     name = "joslim" if speaks() else f"joslim, process {os.environ['RANK']}"
-    print(f"{name}: " + " ".join(message.split()), file=sys.stderr)
+    print(f"{name}: {on_one_line(message)}", file=sys.stderr)
     sys.exit(code)
+
+
+def on_one_line(message: str) -> str:
+    """Names from files may be in it: an escape sequence is shown and not obeyed."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(message.split()))

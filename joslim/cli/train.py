@@ -123,7 +123,7 @@ def run_training(values: dict[str, Any], as_json: bool, **where: Any) -> None:
         finished = run_train(**checked, **where, watch=watch)
     if not speaks():
         return
-    if fresh := finished.facts.get("fresh"):
+    if fresh := finished.fresh:
         typer.echo(f"not from --init, and so learned anew: {', '.join(fresh)}", err=True)
     if as_json:
         typer.echo(json.dumps({"run": str(finished.path), **described(finished.front)}, indent=2))

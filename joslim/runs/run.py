@@ -25,6 +25,7 @@ from joslim.untrusted import json_count, json_name, json_number, json_rows, json
 from joslim.widths import WidthSpace
 
 MOST_CLASSES = 10**6
+MOST_NAMES = 10**6
 MOST_PIXELS = 10_000
 MOST_VALUES = 2**26
 MOST_CHANNELS = 10**6
@@ -64,6 +65,12 @@ class Run:
         if not isinstance(values, dict):
             raise UserError(f"run: {str(self.path / CONFIG)!r} holds no configuration")
         return config_of(values)
+
+    @cached_property
+    def fresh(self) -> list[str]:
+        """The weights that did not come from --init, and so were learned anew."""
+        names = json_rows(self.facts, "fresh", CONFIG, MOST_NAMES, least=0)
+        return [json_name(name, f"{CONFIG}.fresh") for name in names]
 
     @cached_property
     def front(self) -> Front:

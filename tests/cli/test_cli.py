@@ -105,5 +105,20 @@ def test_a_message_of_several_lines_is_joined(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().err == "joslim: one two three\n"
 
 
+def test_escape_sequences_are_shown_and_not_obeyed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.fail("a \x1b[31mred name")
+    assert capsys.readouterr().err == "joslim: a \\x1b[31mred name\n"
+
+
+def test_which_process_complains(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(SystemExit):
+        cli.fail("no")
+    assert capsys.readouterr().err == "joslim, process 1: no\n"
+
+
 def test_version_exits(joslim: Run) -> None:
     assert joslim("--version", "profile", "alexnet").returncode == 0

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -411,6 +412,14 @@ def wait_for_step(file: Path, step: int) -> None:
     while not file.exists() or file.read_text().count("\n") < step:
         assert time.monotonic() < until
         time.sleep(0.005)
+
+
+def test_a_finished_run_is_extended(joslim: Program, finished: Run, tmp_path: Path) -> None:
+    shutil.copytree(finished.path, tmp_path / "run")
+    result = joslim("resume", str(tmp_path / "run"), "--until", "8", "--json")
+    assert result.returncode == 0, result.stderr
+    config = json.loads((tmp_path / "run" / "config.json").read_text())["config"]
+    assert (config["steps"], config["epochs"]) == (8, None)
 
 
 @pytest.mark.parametrize(
