@@ -80,6 +80,31 @@ def bring_slow_to_cost(
     return along(points, _nearer(below, above, targets))
 
 
+def bring_by_one_knob(
+    cost: Cost,
+    points: NDArray[np.float64],
+    knob: NDArray[np.int64],
+    targets: NDArray[np.float64],
+    tolerance: float = 0.0,
+) -> NDArray[np.float64]:
+    """[n, knobs], [n], [n] -> [n, knobs]: each point with this one knob where it fits its target.
+
+    The other knobs stay: an exchange of one for another, which no path through a corner makes.
+    """
+    rows = np.arange(len(points))
+
+    def at(some: NDArray[np.int64], way: NDArray[np.float64]) -> NDArray[np.float64]:
+        moved = points[some]
+        moved[np.arange(len(some)), knob[some]] = way
+        return moved
+
+    ends = [np.zeros(len(points)), np.ones(len(points))]
+    prices = [np.asarray(cost.of(from_unit(cost.space, at(rows, end))), float) for end in ends]
+    paths = _Paths(at, cost, *(_Ends(end, price) for end, price in zip(ends, prices)))
+    below, above = paths.narrowed(targets, tolerance)
+    return at(rows, _nearer(below, above, targets))
+
+
 def bring_by_single_knobs(
     cost: Cost, points: NDArray[np.float64], target: float, tolerance: float = 0.0
 ) -> NDArray[np.float64]:

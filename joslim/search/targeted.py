@@ -24,6 +24,7 @@ from joslim.search.history import History, Scored
 from joslim.search.modelled import AskedOnce, ModelledCost, is_slow
 from joslim.search.raising import raise_free
 from joslim.search.rays import (
+    bring_by_one_knob,
     bring_by_single_knobs,
     bring_slow_to_cost,
     bring_to_cost,
@@ -40,8 +41,6 @@ log = logging.getLogger("joslim")
 
 # Bisection stops at this share of epsilon.
 TOLERANCE = 0.25
-# The best so far, around which a further round looks.
-CENTRES = 4
 # Candidates that are worth more work than the rest of a pool.
 BEST = 16
 # Corners of the cube that lead to children with some knobs at full width and others at their low,
@@ -59,7 +58,8 @@ class Targeted(Searcher):
     epsilon     how far a cost may be from its target, as a share of the full cost
     start       scored children before the surrogate is asked; None: as many as the knobs need
     pool        candidates for each target in the first round
-    local       candidates in each further round, around the best so far
+    local       candidates in each further round, around the best so far: half of them brought to
+                the target as those of the pool are, half by exchanging one knob for others
     rounds      further rounds
     parents     children of the front, nearest in cost, that candidates descend from
     most        children that the hyper-parameters of the surrogate are fitted to
@@ -73,7 +73,7 @@ class Targeted(Searcher):
     start: int | None = None
     pool: int = 256
     local: int = 96
-    rounds: int = 10
+    rounds: int = 20
     parents: int = 8
     most: int = 500
     _loss_refits: Refits = field(default_factory=Refits, init=False, repr=False)
@@ -261,9 +261,10 @@ class _AtTarget:
         """Children at the target, the most promising first."""
         candidates = self._at_target(self._first_pool())
         for _ in range(self.options.rounds):
-            best = candidates.points[candidates.order(self.options.epsilon)[:CENTRES]]
+            best = candidates.points[candidates.order(self.options.epsilon)[:BEST]]
             around = best[self.rng.integers(len(best), size=self.options.local)]
-            candidates += self._at_target(perturbed(around, 0.1, self.rng))
+            moved = perturbed(around, 0.1, self.rng)
+            candidates += self._at_target(moved[::2]) + self._exchanged(moved[1::2])
         if candidates.hits(self.options.epsilon) < BEST:
             candidates += self._repaired(self._best_that_missed(candidates))
         if candidates.hits(self.options.epsilon) == 0:
@@ -309,6 +310,12 @@ class _AtTarget:
     def _at_target(self, points: NDArray[np.float64]) -> _Candidates:
         targets = np.full(len(points), self.target)
         return self._judged(bring_to_cost(self.pricing, points, targets, self.problem.tolerance))
+
+    def _exchanged(self, points: NDArray[np.float64]) -> _Candidates:
+        """At the target by one knob alone, any of them."""
+        knob = self.rng.integers(points.shape[1], size=len(points))
+        targets, tolerance = np.full(len(points), self.target), self.problem.tolerance
+        return self._judged(bring_by_one_knob(self.pricing, points, knob, targets, tolerance))
 
     def _judged(self, points: NDArray[np.float64]) -> _Candidates:
         space = self.history.space

@@ -10,6 +10,7 @@ import joslim
 from joslim import Cost, Dim, Knob, SlimmableNet, WidthSpace
 from joslim.search.rays import (
     along,
+    bring_by_one_knob,
     bring_by_single_knobs,
     bring_slow_to_cost,
     bring_to_cost,
@@ -159,3 +160,19 @@ def test_knob_by_knob_stops_when_it_is_near_enough(macs: Cost) -> None:
     points, target = some_points(20, len(macs.space)), (low + full) / 2
     single = bring_by_single_knobs(macs, points, target, 0.2 * full)
     assert (np.abs(macs.of(from_unit(macs.space, single)) - target) <= 0.2 * full).all()
+
+
+def test_one_knob_brings_a_point_to_its_cost(macs: Cost) -> None:
+    """Against all counts of that knob, tried out."""
+    rng = np.random.default_rng(0)
+    points = rng.uniform(size=(20, len(macs.space)))
+    knob = rng.integers(points.shape[1], size=20)
+    targets = np.asarray(macs.of(from_unit(macs.space, rng.uniform(size=points.shape))), float)
+    found = bring_by_one_knob(macs, points, knob, targets)
+    for row, start, which, target in zip(found, points, knob, targets):
+        others = np.arange(len(start)) != which
+        assert (row[others] == start[others]).all()
+        every = np.tile(start, (2001, 1))
+        every[:, which] = np.linspace(0, 1, 2001)
+        least = np.abs(macs.of(from_unit(macs.space, every)) - target).min()
+        assert abs(macs.of(from_unit(macs.space, row[None]))[0] - target) <= least
