@@ -24,6 +24,10 @@ ATTEMPTS = 10
 BOX_UNIFORMS = 2 * ATTEMPTS + 2
 
 
+class BrokenImage(UserError):
+    """A file that is there, can be read, and holds no image that can be decoded."""
+
+
 def read_box(
     path: str | Path, choose: Callable[[int, int], Box], size: int, channels: int
 ) -> NDArray[np.uint8]:
@@ -35,7 +39,10 @@ def read_box(
             plain = plain_mode(image, channels)
             cut = plain.resize((size, size), Image.Resampling.BILINEAR, box)
     except Exception as error:  # A broken file can raise anything.
-        raise UserError(f"data: cannot read the image {path}: {one_line(error)}") from error
+        # One that is gone, or too large for the memory, may be read another time.
+        passing = isinstance(error, MemoryError) or getattr(error, "errno", None) is not None
+        kind = UserError if passing else BrokenImage
+        raise kind(f"data: cannot read the image {path}: {one_line(error)}") from error
     return as_bytes(cut)
 
 

@@ -3,13 +3,17 @@
 Augmented as in the paper for ImageNet: a random part of the image, flips, jitter of brightness,
 contrast and saturation, PCA lighting. Images are decoded and cut in workers; the rest is done for
 whole batches on the device.
+
+In place of a file that does not decode comes the next one of its class that does: batches stay
+full, labels right, and every run on these files the same. More than a few of them are an error.
 """
 
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,11 +26,18 @@ from torch.utils.data import DataLoader, Dataset
 
 from joslim.data.augment import FLIP_AND_COLOUR_UNIFORMS, LUMA, flip_and_colour, normalised
 from joslim.data.base import Batch, Data, Options
-from joslim.data.decoding import BOX_UNIFORMS, Box, centre_box, random_box, read_box
+from joslim.data.decoding import (
+    BOX_UNIFORMS,
+    Box,
+    BrokenImage,
+    centre_box,
+    random_box,
+    read_box,
+)
 from joslim.data.files import one_line
 from joslim.data.randomness import Integers, Step, uniforms
 from joslim.data.splits import carve
-from joslim.errors import UserError
+from joslim.errors import RunFailed, UserError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 DEFAULT_SIZE = 224
@@ -36,6 +47,10 @@ DEFAULT_SCALE = 0.25
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 
+# Files of a split that may not decode: a share of them, and a few in any case.
+MOST_BROKEN = 0.01
+FEW_BROKEN = 3
+
 LAYOUT = "train/CLASS/*.jpg and val/CLASS/*.jpg are needed"
 
 
@@ -44,12 +59,14 @@ class Files:
     """Image files under `root` with their classes.
 
     `names` are bytes in one array: a list of a million strings would be copied into every worker,
-    page by page, as their reference counts change.
+    page by page, as their reference counts change. `broken` says of each file that was found not
+    to decode what is wrong with it.
     """
 
     root: str
     names: NDArray[np.bytes_]
     labels: Integers
+    broken: dict[int, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -59,6 +76,39 @@ class Files:
 
     def path(self, index: int) -> str:
         return os.path.join(self.root, os.fsdecode(bytes(self.names[index])))
+
+    def from_here(self, index: int) -> Iterator[int]:
+        """The file itself, those of its class that come after it, and those that come before."""
+        yield index
+        same = np.flatnonzero(self.labels == self.labels[index])
+        yield from same[same > index].tolist()
+        yield from same[same < index].tolist()
+
+    @property
+    def most_broken(self) -> int:
+        return max(FEW_BROKEN, int(MOST_BROKEN * len(self)))
+
+    def too_many(self, broken: dict[int, str]) -> UserError:
+        return UserError(
+            f"{[*broken.values()][-1]}; {len(broken)} of {len(self)} images do not decode, "
+            f"{self.most_broken} are put up with; remove or replace them"
+        )
+
+    def put_up_with(self, broken: dict[int, str]) -> None:
+        """Count these too: a warning whenever there are twice as many, too many are an error."""
+        before = len(self.broken)
+        self.broken.update(broken)
+        count = len(self.broken)
+        if count > self.most_broken:
+            raise self.too_many(self.broken)
+        if count > before and count >= 2 * before:
+            names = ", ".join(self.path(index) for index in [*self.broken][:3])
+            more = ", ..." if count > 3 else ""
+            warnings.warn(
+                f"data: {count} of {len(self)} images do not decode, and others of their class are "
+                f"taken in their place: {names}{more}",
+                stacklevel=2,
+            )
 
 
 def load(path: str, options: Options) -> Data:
@@ -103,8 +153,9 @@ class FolderData(Data):
     def plain(self, split: str, indices: ArrayLike) -> Batch:
         self.check_split(split)
         step = unscheduled(np.asarray(indices, dtype=np.int64).reshape(-1))
-        decoder = Decoder(self.files[split], self.shape)
-        return self.delivered(decoder.pixels(step), self.labels(split)[step.indices])
+        pixels, broken = Decoder(self.files[split], self.shape).pixels(step)
+        self.files[split].put_up_with(broken)
+        return self.delivered(pixels, self.labels(split)[step.indices])
 
     def plain_batches(self, split: str, batches: Sequence[Integers]) -> Iterator[Batch]:
         labels = self.labels(split)
@@ -130,10 +181,20 @@ class FolderData(Data):
             collate_fn=unchanged,
             generator=torch.Generator(),  # Else it would draw from the global one.
         )
-        for result in loader:
-            if isinstance(result, UserError):
-                raise result
-            yield result
+        try:
+            for result in loader:
+                if isinstance(result, UserError):
+                    raise result
+                step, pixels, broken = result
+                decoder.files.put_up_with(broken)
+                yield step, pixels
+        except RuntimeError as error:
+            if "DataLoader worker" not in str(error):
+                raise
+            raise RunFailed(
+                f"data: a process that decodes images died: {one_line(error)}; "
+                "type fewer --workers if the memory is short"
+            ) from error
 
     def delivered(self, pixels: Tensor, labels: Integers) -> Batch:
         return normalised(pixels.to(self.device), self.mean, self.std), self.beside(labels)
@@ -151,19 +212,33 @@ class Decoder(Dataset[Any]):
     seed: int | None = None
     scale: float = DEFAULT_SCALE
 
-    def __getitem__(self, step: Step) -> tuple[Step, Tensor] | UserError:
+    def __getitem__(self, step: Step) -> tuple[Step, Tensor, dict[int, str]] | UserError:
         try:
-            return step, self.pixels(step)
+            return step, *self.pixels(step)
         except UserError as error:
             return error  # Raised in a worker, its message would become a traceback.
 
-    def pixels(self, step: Step) -> Tensor:
-        """Bytes [n, c, size, size]."""
-        channels, size, _ = self.shape
+    def pixels(self, step: Step) -> tuple[Tensor, dict[int, str]]:
+        """Bytes [n, c, size, size]; and which files did not decode, with the reasons."""
         pixels = np.empty((len(step.indices), *self.shape), dtype=np.uint8)
+        broken: dict[int, str] = {}
         for place, (index, choose) in enumerate(zip(step.indices, self.boxes(step))):
-            pixels[place] = read_box(self.files.path(index), choose, size, channels)
-        return torch.from_numpy(pixels)
+            pixels[place] = self.image(int(index), choose, broken)
+        return torch.from_numpy(pixels), broken
+
+    def image(
+        self, index: int, choose: Callable[[int, int], Box], broken: dict[int, str]
+    ) -> NDArray[np.uint8]:
+        """The file, or the next of its class that decodes; those that do not go into `broken`."""
+        channels, size, _ = self.shape
+        for candidate in self.files.from_here(index):
+            try:
+                return read_box(self.files.path(candidate), choose, size, channels)
+            except BrokenImage as error:
+                broken[candidate] = str(error)
+            if len(broken) > self.files.most_broken:
+                raise self.files.too_many(broken)
+        raise UserError(f"{broken[index]}; no image of its class decodes; replace them")
 
     def boxes(self, step: Step) -> list[Callable[[int, int], Box]]:
         """For each image the function that finds the wanted part in (width, height)."""

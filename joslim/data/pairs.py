@@ -8,6 +8,7 @@ into memory; floats stay floats, since rounding to bytes would lose something.
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,7 @@ def check_pair(pair: object) -> None:
 def class_names(train: object, labels: Tensor) -> tuple[str, ...]:
     """As the data set names its classes, else numbers."""
     named = getattr(train, "classes", None)
-    if named is not None:
+    if isinstance(named, Iterable):  # Some say how many there are.
         return tuple(str(name) for name in named)
     return tuple(str(number) for number in range(int(labels.max()) + 1 if len(labels) else 0))
 

@@ -9,6 +9,7 @@ from PIL import Image
 
 from joslim.data.decoding import (
     BOX_UNIFORMS,
+    BrokenImage,
     as_bytes,
     centre_box,
     middle_box,
@@ -179,3 +180,5 @@ def test_images_that_cannot_be_read(tmp_path: Path, suffix: str, damage: str) ->
     ) as e:
         read_box(path, whole, 8, 3)
     assert "\n" not in str(e.value)
+    # What is not there may come back; what is there and broken stays so.
+    assert isinstance(e.value, BrokenImage) == (damage != "missing")

@@ -1,6 +1,8 @@
 import itertools
+import multiprocessing
 import os
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,9 @@ from PIL import Image
 from joslim.data import load_data
 from joslim.data.augment import FLIP_AND_COLOUR_UNIFORMS
 from joslim.data.decoding import as_bytes, centre_box
-from joslim.data.folder import FolderData
+from joslim.data.folder import Files, FolderData
 from joslim.data.randomness import uniforms
-from joslim.errors import UserError
+from joslim.errors import RunFailed, UserError
 
 
 @pytest.fixture
@@ -83,13 +85,108 @@ def test_workers_change_nothing(folder: Path, workers: int) -> None:
     assert all(torch.equal(a, b) for a, b in zip(alone, together))
 
 
+# Files that do not decode
+
+
+def ruin(*paths: Path) -> None:
+    for path in paths:
+        path.write_bytes(b"broken")
+
+
+def images_of(data: FolderData, split: str, name: str) -> list[Path]:
+    """The files of a class, in the order of the data."""
+    files = data.files[split]
+    own = np.flatnonzero(files.labels == data.classes.index(name))
+    return [Path(files.path(index)) for index in own]
+
+
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_broken_image_is_named(folder: Path, workers: int) -> None:
-    broken = next((folder / "train" / "dog").iterdir())
-    broken.write_bytes(b"broken")
+def test_the_next_of_its_class_stands_in_for_a_broken_image(folder: Path, workers: int) -> None:
+    whole = loaded(folder, workers=workers)
+    first, *_, last = dogs = images_of(whole, "train", "dog")
+    x, y = next(iter(whole.sweep("train", 54)))
+    start = int(np.flatnonzero(whole.labels("train") == 1)[0])
+    ruin(first, last)
     data = loaded(folder, workers=workers)
-    with pytest.raises(UserError, match=f"^data: cannot read the image {broken}: ") as caught:
+    with pytest.warns(UserWarning, match=f"data: 2 of 54 images do not decode.*: {first}, {last}$"):
+        now, labels = next(iter(data.sweep("train", 54)))
+    assert torch.equal(labels, y)
+    expected = x.clone()
+    expected[start] = x[start + 1]
+    expected[start + len(dogs) - 1] = x[start + 1]  # The one after the last is the first again.
+    assert torch.equal(now, expected)
+    assert data.identity == whole.identity
+
+
+@pytest.mark.filterwarnings("ignore:data. ")
+def test_broken_images_do_not_break_a_resume(folder: Path) -> None:
+    ruin(*images_of(loaded(folder), "train", "cat")[3:5])
+    straight = [*itertools.islice(loaded(folder).batches(seed=1, batch=20), 5)]
+    resumed = loaded(folder, workers=2).batches(seed=1, batch=20, start=3)
+    for (x, y), (x2, y2) in zip(straight[3:], resumed):
+        assert torch.equal(x, x2)
+        assert torch.equal(y, y2)
+
+
+def test_there_are_few_warnings(folder: Path) -> None:
+    """One whenever there are twice as many, however often the files are read."""
+    data = loaded(folder)
+    ruin(*images_of(data, "train", "owl")[::6])
+    with pytest.warns(UserWarning, match="data: ") as caught:
+        list(itertools.chain(*[data.sweep("train", 1)] * 3))
+    assert [str(one.message).split()[1] for one in caught] == ["1", "2"]
+    assert len(data.files["train"].broken) == 3
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.filterwarnings("ignore:data. ")
+def test_too_many_broken_images_are_an_error(folder: Path, workers: int) -> None:
+    data = loaded(folder, workers=workers)
+    broken = [path for name in ("cat", "dog") for path in images_of(data, "train", name)[:2]]
+    ruin(*broken)
+    words = (
+        r"^data: cannot read the image .*; 4 of 54 images do not decode, 3 are put up with; remove"
+    )
+    with pytest.raises(UserError, match=words) as caught:
         list(itertools.islice(data.batches(seed=0, batch=54), 2))
+    assert "\n" not in str(caught.value)
+    assert any(str(path) in str(caught.value) for path in broken)
+
+
+def test_the_limit_grows_with_the_data() -> None:
+    def most(count: int) -> int:
+        return Files("", np.array([b"a"] * count), np.zeros(count, dtype=np.int64)).most_broken
+
+    assert [most(count) for count in (1, 300, 1000, 22_500)] == [3, 3, 10, 225]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_class_without_one_image_that_decodes(folder: Path, workers: int) -> None:
+    data = loaded(folder, workers=workers)
+    ruin(*images_of(data, "val", "dog"))
+    with pytest.raises(UserError, match=r"^data: cannot read the image .*dog.*no image of its cla"):
+        list(data.sweep("val", 4))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_image_that_went_away_is_named_at_once(folder: Path, workers: int) -> None:
+    """It may come back, and a run that has gone on without it could not be repeated."""
+    data = loaded(folder, workers=workers)
+    gone = images_of(data, "train", "dog")[0]
+    gone.unlink()
+    with pytest.raises(UserError, match=f"^data: cannot read the image {gone}: FileNotFound"):
+        list(itertools.islice(data.batches(seed=0, batch=54), 2))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_worker_that_dies_is_one_line(folder: Path, number: int) -> None:
+    batches = loaded(folder, workers=1).batches(seed=0, batch=54)
+    next(batches)
+    (worker,) = multiprocessing.active_children()
+    assert worker.pid is not None
+    os.kill(worker.pid, number)
+    with pytest.raises(RunFailed, match=r"^data: a process that decodes images died: ") as caught:
+        list(itertools.islice(batches, 20))
     assert "\n" not in str(caught.value)
 
 

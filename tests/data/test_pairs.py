@@ -107,6 +107,14 @@ def test_names_of_classes() -> None:
         load_data((train, train))
 
 
+def test_a_number_of_classes_names_none() -> None:
+    class Counted(list[Any]):
+        classes = 3
+
+    train = Counted((np.zeros((8, 8, 3), dtype=np.uint8), i % 3) for i in range(30))
+    assert load_data((train, train)).classes == ("0", "1", "2")
+
+
 def test_uneven_classes() -> None:
     data = loaded(PIXELS, [0] * 10 + [2, 5], val=0.25)
     assert data.classes == tuple("012345")

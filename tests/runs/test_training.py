@@ -272,8 +272,8 @@ def test_latency_is_measured_once_a_run(tiny: Options, tmp_path: Path) -> None:
     assert all(point.costs["latency_ms"] > 0 for point in first.front)
     # Another run, on prices that were measured in the first, stopped in between.
     options = {**tiny, "cost": "latency"}
+    measured = str(once / "latency.json")
     with pytest.raises(Stopped):
-        measured = str(once / "latency.json")
         train(out=twice, watch=stop_at_four, device_file=measured, **options)
     train(out=twice, resume=True, **options)
     shutil.copy(once / "config.json", twice)  # it alone tells where the prices are from
