@@ -7,6 +7,8 @@
     joslim.train("resnet20", "cifar100")         train weights and widths jointly
     joslim.Slimming(net, ...)                    the same in a loop of one's own
     joslim.load("runs/a").front.pick(macs=20e6)  the child that fits a budget
+    joslim.allocate(fronts, latency_ms=30)       one budget for many networks
+    joslim.export_child(run, point, "a.onnx")    the child as a file that has been checked
 
 Names are imported when they are first used, so that the command line answers without torch.
 """
@@ -18,9 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from joslim import models
+    from joslim.allocation import Allocation, allocate
     from joslim.costs import COSTS, Cost, cost
     from joslim.data import DATASETS, Data, load_data
     from joslim.errors import RunFailed, UserError
+    from joslim.export import export_child, load_child
     from joslim.front import Front, Point
     from joslim.loop import Slimming, explore
     from joslim.methods import METHODS, PRESETS
@@ -34,6 +38,8 @@ __version__ = "0.2.0"
 
 _HOME = {
     "models": "joslim.models",
+    "Allocation": "joslim.allocation",
+    "allocate": "joslim.allocation",
     "COSTS": "joslim.costs",
     "Cost": "joslim.costs",
     "cost": "joslim.costs",
@@ -42,6 +48,8 @@ _HOME = {
     "load_data": "joslim.data",
     "RunFailed": "joslim.errors",
     "UserError": "joslim.errors",
+    "export_child": "joslim.export",
+    "load_child": "joslim.export",
     "Front": "joslim.front",
     "Point": "joslim.front",
     "Slimming": "joslim.loop",
@@ -71,6 +79,7 @@ __all__ = [
     "METHODS",
     "PRESETS",
     "SEARCHERS",
+    "Allocation",
     "Cost",
     "Data",
     "Dim",
@@ -86,10 +95,13 @@ __all__ = [
     "UserError",
     "WidthSpace",
     "Widths",
+    "allocate",
     "batch_statistics",
     "cost",
     "explore",
+    "export_child",
     "load",
+    "load_child",
     "load_data",
     "models",
     "recalibrate",

@@ -32,7 +32,8 @@ LATENCY = "latency_ms"
 ERRORS = ("test_error", "val_error")
 # What else a child has in the file; `latency` is the name of the cost that latency_ms measures.
 FIELDS = ("widths", "channels", "train_loss", *ERRORS)
-RESERVED = (*FIELDS, "latency")
+# `joslim pick --json` adds two more.
+RESERVED = (*FIELDS, "latency", "margin", "next_better")
 
 
 @dataclass(frozen=True)
@@ -127,11 +128,21 @@ class Front(Sequence[Point]):
         Budgets are named as the costs are (`macs=20e6`, `memory=64e3`, `latency_ms=3`); a child
         that costs exactly the budget fits.
         """
-        self._check_budgets(budgets)
+        self.check_budgets(budgets)
         fitting = [p for p in self if all(p.costs[n] <= most for n, most in budgets.items())]
         if not fitting:
             raise self._nothing_fits(budgets)
         return min(fitting, key=lambda point: point.train_loss)
+
+    def next_better(self, /, **budgets: float) -> Point | None:
+        """Of the children with less training loss than what is picked, the nearest to fitting.
+
+        That is the one whose largest share of a budget is the least. None if there is none.
+        """
+        picked = self.pick(**budgets)
+        better = [point for point in self if point.train_loss < picked.train_loss]
+        shares = [max(p.costs[name] / most for name, most in budgets.items()) for p in better]
+        return better[int(np.argmin(shares))] if better else None
 
     def area(self, error: str = "test_error", points: int = 50) -> float | None:
         """The area under the trade-off curve, in percent; None if errors are missing.
@@ -221,7 +232,7 @@ class Front(Sequence[Point]):
         ends = f"{self[0].costs[self.key]:g} to {self[-1].costs[self.key]:g}"
         return f"Front({len(self)} children, {self.cost} {ends})"
 
-    def _check_budgets(self, budgets: dict[str, float]) -> None:
+    def check_budgets(self, budgets: dict[str, float]) -> None:
         known = dict.fromkeys([*self.costs, LATENCY])
         if not budgets:
             raise UserError(f"budget: none given; give at least one of: {', '.join(known)}")
@@ -231,9 +242,7 @@ class Front(Sequence[Point]):
             if name not in self.costs:
                 how = "joslim train --cost latency does it"
                 raise UserError(f"{name}: not measured for this front; {how}")
-            number = isinstance(most, (int, float, np.number)) and not isinstance(most, bool)
-            if not number or not 0 < most <= sys.float_info.max:
-                raise UserError(f"{name}: {shown(most)} is not a positive finite number; type 2e6")
+            check_budget(name, most)
 
     def _nothing_fits(self, budgets: dict[str, float]) -> UserError:
         for name, most in budgets.items():
@@ -278,6 +287,22 @@ def best_so_far(losses: Sequence[float]) -> Iterator[int]:
         if loss < losses[best]:
             best = position
         yield best
+
+
+def check_budget(name: str, most: Any) -> None:
+    number = isinstance(most, (int, float, np.number)) and not isinstance(most, bool)
+    if not number or not 0 < most <= sys.float_info.max:
+        raise UserError(f"{name}: {shown(most)} is not a positive finite number; type 2e6")
+
+
+def margins(point: Point, budgets: dict[str, float]) -> dict[str, float]:
+    """What is left of each budget; below zero where the child exceeds it."""
+    return {name: most - point.costs[name] for name, most in budgets.items()}
+
+
+def exceeded(point: Point, budgets: dict[str, float]) -> dict[str, float]:
+    """By how much, for the budgets that the child does not keep."""
+    return {name: -left for name, left in margins(point, budgets).items() if left < 0}
 
 
 def cost_key(cost: str) -> str:

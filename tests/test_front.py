@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from joslim import front as module
 from joslim.errors import UserError
-from joslim.front import Front, Point, check_cost_name, non_dominated
+from joslim.front import Front, Point, check_cost_name, exceeded, margins, non_dominated
 from joslim.widths import Dim, Knob, WidthSpace
 
 SPACE = WidthSpace(
@@ -274,6 +274,27 @@ def test_a_budget_equal_to_the_cost_fits(front: Front) -> None:
     assert front.pick(macs=1e9, latency_ms=5.4) is front[0]
     assert front.pick(macs=np.float64(500)) is front[1]
     assert front.pick(memory=4000) is front[2]
+
+
+@given(points(), st.integers(40, 1300), st.sampled_from([5, 10, 20]))
+def test_the_next_better_child_is_the_nearest_to_fitting(
+    found: list[Point], most: int, params: int
+) -> None:
+    front, budgets = Front(found, "macs", SPAN), {"macs": most, "params": params}
+    try:
+        picked = front.pick(**budgets)
+    except UserError:
+        with pytest.raises(UserError, match="no child of"):
+            front.next_better(**budgets)
+        return
+    better = [p for p in found if p.train_loss < picked.train_loss]
+    child = front.next_better(**budgets)
+    assert (child is None) == (not better)
+    assert min(margins(picked, budgets).values()) >= 0
+    if child is not None:
+        # All have the same parameters, so the cheapest is the nearest.
+        assert child.costs["macs"] == min(p.costs["macs"] for p in better)
+        assert exceeded(child, budgets) == {"macs": child.costs["macs"] - most}
 
 
 def test_of_equal_losses_the_cheapest() -> None:

@@ -27,12 +27,14 @@ LAYERS = [
     "slimmable",
     "costs",
     "front",
+    "allocation",
     "search",
     "training",
     "methods",
     "loop",
     "reports",
     "runs",
+    "export",
     "cli",
 ]
 # Networks know nothing of joslim, and of joslim only these know the networks.

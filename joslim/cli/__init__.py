@@ -9,6 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from joslim import __version__
+from joslim.cli.allocate import allocate
+from joslim.cli.export import export
 from joslim.cli.front import front
 from joslim.cli.latency import latency
 from joslim.cli.pick import pick
@@ -27,7 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (train, resume, profile, front, pick, latency):
+for command in (train, resume, profile, front, pick, allocate, latency, export):
     app.command()(command)
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from joslim.cli.budgets import LatencyMs, Macs, Memory, Params, budgets_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -16,40 +18,72 @@ if TYPE_CHECKING:
 
 def pick(
     run: Annotated[Path, typer.Argument(help="The folder of a run.")],
-    macs: Annotated[
-        str | None, typer.Option(help="Most multiply-adds for one input: 20M.", metavar="SIZE")
-    ] = None,
-    memory: Annotated[
-        str | None, typer.Option(help="Most memory: 64KiB, 1.5MB.", metavar="SIZE")
-    ] = None,
-    latency_ms: Annotated[
-        str | None, typer.Option(help="Most milliseconds for one input: 3.", metavar="MS")
-    ] = None,
-    params: Annotated[
-        str | None, typer.Option(help="Most parameters: 100K.", metavar="SIZE")
-    ] = None,
+    macs: Macs = None,
+    memory: Memory = None,
+    latency_ms: LatencyMs = None,
+    params: Params = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show the child with the least training loss that fits all budgets."""
-    from joslim.cli.sizes import parse_size
     from joslim.front import Front
 
-    texts = {"macs": macs, "memory": memory, "latency_ms": latency_ms, "params": params}
-    budgets = {name: parse_size(name, text) for name, text in texts.items() if text is not None}
+    budgets = budgets_of(macs=macs, memory=memory, latency_ms=latency_ms, params=params)
     front = Front.read(run)
     child = front.pick(**budgets)
     if as_json:
-        typer.echo(json.dumps(child.to_json(), indent=2))
+        typer.echo(json.dumps(described(front, child, budgets), indent=2))
     else:
-        show(front, child)
+        show(front, child, budgets)
 
 
-def show(front: Front, child: Point) -> None:
+def described(front: Front, child: Point, budgets: dict[str, float]) -> dict[str, Any]:
+    """The child as in the file, what it leaves of the budgets, and the child it is short of."""
+    from joslim.front import exceeded, margins
+
+    record = {**child.to_json(), "margin": margins(child, budgets), "next_better": None}
+    if (better := front.next_better(**budgets)) is not None:
+        record["next_better"] = {**better.to_json(), "exceeds": exceeded(better, budgets)}
+    return record
+
+
+def show(front: Front, child: Point, budgets: dict[str, float]) -> None:
     from rich.console import Console
 
     console = Console(highlight=False)
     console.print(summary_table(front, child))
+    for line in (budget_line(child, budgets), next_line(front, budgets)):
+        console.print(line, soft_wrap=True)
     console.print(channels_table(child))
+
+
+def budget_line(child: Point, budgets: dict[str, float]) -> str:
+    """Left: 1.2M of 20.0M macs, 0.30 ms of 8.00 ms latency."""
+    from joslim.front import margins
+    from joslim.reports.tables import format_size, title
+
+    left = margins(child, budgets)
+    parts = [
+        f"{format_size(name, left[name])} of {format_size(name, most)} {title(name)}"
+        for name, most in budgets.items()
+    ]
+    return f"left: {', '.join(parts)}"
+
+
+def next_line(front: Front, budgets: dict[str, float]) -> str:
+    from joslim.front import exceeded
+    from joslim.reports.tables import cells, format_size, title
+
+    better = front.next_better(**budgets)
+    if better is None:
+        return "next better child: none, this is the best one"
+    costs = [
+        f"{title(name)} {format_size(name, better.costs[name])} ({format_size(name, over)} over)"
+        for name, over in exceeded(better, budgets).items()
+    ]
+    known = [name for name in ("val_error", "test_error") if getattr(better, name) is not None]
+    names = ("train_loss", *known)
+    worth = [f"{title(name)} {text}" for name, text in zip(names, cells(better, names))]
+    return f"next better child: {', '.join(costs)} for {', '.join(worth)}"
 
 
 def summary_table(front: Front, child: Point) -> Table:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from joslim.allocation import Allocation
 from joslim.errors import UserError
 from joslim.front import ERRORS, Front, Point, best_so_far
 from joslim.reports.tables import PREFIXES, UNITS, format_size
@@ -70,6 +71,33 @@ def draw_run(
     dress(right, front, "train_loss")
     draw_visits(figure, right, visits)
     put_title(right, f"The search: {len(visits)} children visited")
+    save(figure, path)
+
+
+def draw_allocation(
+    curve: Sequence[Allocation], chosen: Allocation, names: Sequence[str], path: str | Path
+) -> None:
+    """On the left the total error for each budget; on the right what each network gets of it."""
+    figure = new_figure(11)
+    left, right = figure.subplots(1, 2)
+    (cost,), measure = curve[0].costs, curve[0].measure
+    budgets = [allocation.costs[cost] for allocation in curve]
+    for axes in (left, right):
+        dress_axes(axes, cost, measure, (budgets[0], budgets[-1]))
+        axes.set_xlabel(f"{COST_LABELS.get(cost, cost)}, all networks", color=GREY)
+        axes.axvline(chosen.costs[cost], color=GREY, lw=1, ls=":")
+    left.step(budgets, [a.error for a in curve], where="post", color=COLOURS[0], lw=2)
+    left.plot(chosen.costs[cost], chosen.error, "o", color=DARK, ms=7, mec="white", zorder=3)
+    left.set_ylabel(f"total weighted {MEASURE_LABELS[measure]}", color=GREY)
+    put_title(left, f"All {len(names)} networks together")
+    for at, name in enumerate(names):
+        own = [getattr(allocation.points[at], measure) for allocation in curve]
+        # A number in front: the same run may be there twice, and may begin with an underscore.
+        label = f"{at + 1}  {name}"
+        right.step(budgets, own, where="post", color=COLOURS[at % 7], lw=2, alpha=0.8, label=label)
+    for text in right.legend(frameon=False, labelcolor=DARK, fontsize=9).get_texts():
+        text.set_parse_math(False)
+    put_title(right, "Each of them")
     save(figure, path)
 
 
@@ -201,17 +229,23 @@ def new_figure(width: float) -> Figure:
 
 
 def dress(axes: Axes, front: Front, measure: str) -> None:
+    dress_axes(axes, front.key, measure, front.span)
+    # An invisible line, so that the axis reaches from the smallest network to the full one.
+    axes.plot(front.span, [getattr(front[0], measure)] * 2, alpha=0)
+
+
+def dress_axes(axes: Axes, cost: str, measure: str, span: tuple[float, float]) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
     percent = measure in ERRORS
-    axes.set_xlabel(COST_LABELS.get(front.key, front.key), color=GREY, parse_math=False)
+    axes.set_xlabel(COST_LABELS.get(cost, cost), color=GREY, parse_math=False)
     axes.set_ylabel(MEASURE_LABELS[measure], color=GREY)
-    if is_wide(front.span):
+    if is_wide(span):
         axes.set_xscale("log")
         axes.xaxis.set_minor_locator(NullLocator())
     else:
         axes.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 2.5, 5, 10]))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(front.key, value)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(cost, value)))
     if percent:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %"))
     axes.spines[["top", "right", "left"]].set_visible(False)
@@ -220,8 +254,6 @@ def dress(axes: Axes, front: Front, measure: str) -> None:
     axes.set_axisbelow(True)
     axes.tick_params(colors=GREY, length=0, labelsize=10)
     axes.margins(x=0.04, y=0.14)
-    # An invisible line, so that the axis reaches from the smallest network to the full one.
-    axes.plot(front.span, [getattr(front[0], measure)] * 2, alpha=0)
 
 
 def is_wide(values: Sequence[float]) -> bool:

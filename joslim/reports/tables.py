@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from joslim.allocation import Allocation
     from joslim.front import Front, Point
 
 TITLES = {
@@ -31,6 +33,48 @@ def front_table(front: Front) -> Table:
         table.add_column(title(name), justify="right")
     for point in front:
         table.add_row(*cells(point, (*front.costs, "train_loss", *errors)))
+    return table
+
+
+def allocation_table(names: Sequence[str], allocation: Allocation) -> Table:
+    """A row for each network, and one for all of them together."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    measures = list(dict.fromkeys([allocation.measure, "test_error"]))
+    columns = [*allocation.costs, *measures]
+    table = Table(title="One child of each network", title_justify="left")
+    table.add_column("network", overflow="fold")
+    for column in ("weight", *map(title, columns)):
+        table.add_column(column, justify="right")
+    for name, weight, point in zip(names, allocation.weights, allocation.points):
+        table.add_row(escape(name), f"{weight:g}", *cells(point, tuple(columns)))
+    table.add_section()
+    table.add_row("together, weighted", "", *totals(allocation))
+    return table
+
+
+def totals(allocation: Allocation) -> list[str]:
+    error = allocation.error
+    return [
+        *(format_size(name, value) for name, value in allocation.costs.items()),
+        f"{error:.4f}" if allocation.measure == "train_loss" else format_error(error),
+        format_error(allocation.test_error),
+    ]
+
+
+def curve_table(curve: Sequence[Allocation], most: int = 20) -> Table:
+    """What each budget buys, the cheapest first; of a long curve steps that lie evenly on it."""
+    from rich.table import Table
+
+    count = min(most, len(curve))
+    shown = [curve[round(at * (len(curve) - 1) / max(1, count - 1))] for at in range(count)]
+    steps = f"{count} of its {len(curve)} steps" if count < len(curve) else f"{count} steps"
+    table = Table(title=f"The curve: {steps}", title_justify="left")
+    for column in (*curve[0].costs, curve[0].measure, "test_error"):
+        table.add_column(title(column), justify="right")
+    for allocation in shown:
+        table.add_row(*totals(allocation))
     return table
 
 

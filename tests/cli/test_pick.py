@@ -57,7 +57,26 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_the_child_that_fits(options: list[str], position: int, run: str, joslim: Run) -> None:
     result = joslim("pick", run, *options, "--json")
     assert (result.returncode, result.stderr) == (0, "")
-    assert json.loads(result.stdout) == FRONT.to_json()["children"][position]
+    record = json.loads(result.stdout)
+    assert min(record.pop("margin").values()) >= 0
+    assert (record.pop("next_better") is None) == (position == 2)
+    assert record == FRONT.to_json()["children"][position]
+
+
+def test_what_is_left_and_what_the_next_better_child_takes(run: str, joslim: Run) -> None:
+    options = ["--macs", "20M", "--params", "500K", "--memory", "70KB"]
+    record = json.loads(joslim("pick", run, *options, "--json").stdout)
+    assert record["margin"] == {"macs": 6_892_800, "params": 368_928, "memory": 4464}
+    better = record["next_better"]
+    assert better.pop("exceeds") == {"macs": 20_551_000, "memory": 132_755}
+    assert better == FRONT.to_json()["children"][2]
+    shown = joslim("pick", run, *options).stdout
+    assert "left: 6.89M of 20.0M macs, 4.46 KB of 70.0 KB memory, 368.9K of 500.0K para" in shown
+    assert (
+        "next better child: macs 40.6M (20.6M over), memory 202.8 KB (132.8 KB over) for" in shown
+    )
+    assert "for train loss 1.0000, test error 20.00 %" in shown
+    assert "next better child: none" in joslim("pick", run, "--macs", "1G").stdout
 
 
 def test_a_table_for_people(run: str, joslim: Run) -> None:

@@ -12,9 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from joslim.allocation import allocate, curve
 from joslim.errors import UserError
 from joslim.front import Front, Point
-from joslim.reports.figures import draw_front, draw_fronts, draw_run, new_figure, tick
+from joslim.reports.figures import (
+    draw_allocation,
+    draw_front,
+    draw_fronts,
+    draw_run,
+    new_figure,
+    tick,
+)
 from joslim.widths import Dim, Knob, WidthSpace
 
 pytest.importorskip("matplotlib")
@@ -212,3 +220,13 @@ sys.exit("matplotlib.pyplot" in sys.modules or "torch" in sys.modules)
 """
     house = Path(__file__).parents[2]
     assert subprocess.run([sys.executable, "-c", code], cwd=house, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("count", [1, 6])
+def test_an_allocation_and_its_curve(count: int, tmp_path: Path) -> None:
+    fronts, path = [made(count), made(count, shift=5), made(count)], tmp_path / "a.svg"
+    chosen = allocate(fronts, latency_ms=16)
+    draw_allocation(curve(fronts, "latency_ms"), chosen, ["_signs", "$x", "_signs"], path)
+    told = words(path)
+    assert {"All 3 networks together", "total weighted validation error"} <= set(told)
+    assert {"1  _signs", "2  $x", "3  _signs"} <= set(told)

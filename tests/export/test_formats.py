@@ -1,0 +1,155 @@
+"""A child of each family in all formats, run by programs that know nothing of joslim."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from joslim.errors import RunFailed, UserError
+from joslim.export.checking import Check
+from joslim.export.formats import FORMATS, Child, format_of, run_folder, write_folder, write_pt2
+
+HOUSE = Path(__file__).parents[2]
+Families = dict[str, tuple[Path, list[Check]]]
+
+# Each is told the folders of the families.
+WITH_ONNXRUNTIME = """
+import json, pathlib, sys
+sys.modules["joslim"] = sys.modules["torch"] = None
+import numpy as np
+import onnxruntime
+
+for folder in map(pathlib.Path, sys.argv[1:]):
+    known = np.load(folder / "expected.npz")
+    session = onnxruntime.InferenceSession(folder / "child.onnx")
+    facts = session.get_modelmeta().custom_metadata_map
+    assert json.loads(facts["classes"]) == ["ant", "bee", "cat", "dog"]
+    assert json.loads(facts["mean"]) == [0.5] * 3
+    assert [i.shape for i in session.get_inputs()] == [["batch", *json.loads(facts["shape"])]]
+    for batch in (1, 3, 5):
+        (scores,) = session.run([facts["output"]], {facts["input"]: known["images"][:batch]})
+        np.testing.assert_allclose(scores, known["scores"][:batch], rtol=1e-4, atol=1e-4)
+"""
+WITH_TORCH = """
+import json, pathlib, sys
+sys.modules["joslim"] = None
+import numpy as np
+import torch
+from open_child import open_child
+
+for folder in map(pathlib.Path, sys.argv[1:]):
+    known = {k: torch.from_numpy(v) for k, v in np.load(folder / "expected.npz").items()}
+    extra = {"config.json": ""}
+    child = torch.export.load(folder / "child.pt2", extra_files=extra).module()
+    forward, facts = open_child(folder / "child")
+    assert json.loads(extra["config.json"]) == facts
+    pixels = known["images"] * 0.25 + 0.5
+    for batch in (1, 3, 5):
+        for scores in (child(known["images"][:batch]), forward(pixels[:batch])):
+            torch.testing.assert_close(scores, known["scores"][:batch], rtol=1e-4, atol=1e-4)
+"""
+
+
+@pytest.mark.parametrize("program", [WITH_ONNXRUNTIME, WITH_TORCH], ids=["onnxruntime", "torch"])
+def test_others_run_a_child_of_each_family(
+    program: str, families: Families, tmp_path: Path
+) -> None:
+    folders = [str(place) for place, _ in families.values()]
+    result = subprocess.run(
+        [sys.executable, "-c", program, *folders],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(HOUSE / "examples"), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_every_file_was_checked(families: Families) -> None:
+    for _, checks in families.values():
+        assert [check.agreeing for check in checks] == [5] * len(FORMATS)
+
+
+def test_nothing_is_pickled_and_no_path_is_told(families: Families) -> None:
+    place, _ = families["resnet8"]
+    assert [file.name for file in place.glob("*.onnx*")] == ["child.onnx"], "no external data"
+    assert {file.name for file in (place / "child").iterdir()} == {
+        "config.json",
+        "graph.pt2",
+        "model.safetensors",
+    }
+    for archive in (place / "child.pt2", place / "child" / "graph.pt2"):
+        with zipfile.ZipFile(archive) as parts:
+            contents = [parts.read(name) for name in parts.namelist()]
+        assert not [part for part in contents if part.startswith(b"\x80") or b"data.pkl" in part]
+        assert not [part for part in contents if str(HOUSE).encode() in part]
+    assert str(HOUSE).encode() not in (place / "child.onnx").read_bytes()
+    weights = (place / "child" / "model.safetensors").stat().st_size
+    assert (place / "child" / "graph.pt2").stat().st_size < 10 * weights
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Linear(3, 3)
+        self.two = nn.Linear(3, 3)
+        self.two.weight = self.one.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.two(self.one(x.flatten(1)))
+
+
+def test_weights_that_are_shared(tmp_path: Path) -> None:
+    child = Child(Tied(), {"shape": [3, 1, 1]})
+    x = torch.randn(4, 3, 1, 1)
+    expected = child.module(x)
+    write_folder(child, tmp_path / "child")
+    for forward in run_folder(child, tmp_path / "child"):
+        torch.testing.assert_close(forward(x), expected)
+
+
+class Choosy(nn.Module):
+    def forward(self, x: Tensor) -> Any:
+        if x.sum() > 0:
+            raise ValueError("first line\nsecond line")
+        return x
+
+
+class OfTwo(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.view(2, -1)
+
+
+@pytest.mark.parametrize("model", [Choosy(), OfTwo()])
+def test_a_network_that_torch_cannot_export(model: nn.Module, tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match=r"^export: torch cannot export this network: ") as caught:
+        write_pt2(Child(model, {"shape": [3, 4, 4]}), tmp_path / "child.pt2")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("a.onnx", "onnx"),
+        ("x/a.ONNX", "onnx"),
+        ("a.pt2", "pt2"),
+        ("a", "folder"),
+        ("a.onnx/", "folder"),
+        ("v0.5/", "folder"),
+        (Path("x.y/a"), "folder"),
+    ],
+)
+def test_the_suffix_says_the_format(path: str | Path, kind: str) -> None:
+    assert format_of(path) is FORMATS[kind]
+
+
+@pytest.mark.parametrize("path", ["a.tflite", "a.pt", "a.onnx.gz"])
+def test_unknown_suffixes(path: str) -> None:
+    with pytest.raises(UserError, match=r"unknown suffix; type one of \.onnx and \.pt2"):
+        format_of(path)
