@@ -164,6 +164,8 @@ class DeviceFile:
 
 def read_json(file: Path) -> Any:
     try:
+        if file.exists() and not file.is_file():  # a pipe or a device would never end
+            raise UserError("cannot be read: it is no file; joslim latency writes one")
         if file.stat().st_size > MOST_BYTES:
             raise UserError(f"larger than {MOST_BYTES} bytes")
         return json.loads(file.read_text(encoding="utf-8"))

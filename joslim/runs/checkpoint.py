@@ -148,7 +148,7 @@ def verify(path: Path) -> None:
         sums, version = summary["sha256"], json_count(summary["format"], "format", 1, 10**6)
         files = (MODEL, STATISTICS, STATE)
         broken = [name for name in files if checksum(path / name) != sums[name]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"checkpoint: {str(path)!r} is broken: {error}") from error
     if version > FORMAT:
         raise UserError(

@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +146,7 @@ def test_what_is_no_device_file(content: bytes, words: str, tmp_path: Path) -> N
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     words = "cannot be read: No such file or directory; joslim latency writes one"
     assert message(tmp_path / "device.json") == words
-    assert message(tmp_path).startswith("cannot be read: Is a directory")
+    assert message(tmp_path).startswith("cannot be read: it is no file")
 
 
 def test_a_file_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,3 +236,11 @@ def test_anything_anywhere_is_one_line_or_a_file(
     except UserError as error:
         refused = str(error)
     assert refused is None or "\n" not in refused
+
+
+def test_a_pipe_is_no_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.json")
+    with pytest.raises(
+        UserError, match=r"cannot be read: it is no file; joslim latency writes one"
+    ):
+        DeviceFile.read(tmp_path / "pipe.json")

@@ -104,3 +104,11 @@ def test_a_child_without_a_finite_cost_is_not_scored(history: History) -> None:
     history.visits[0] = type(visit)(visit.widths, math.nan, visit.step)
     history.record({0: 0.1, 1: 0.2}, 1)
     assert history.scored().ids.tolist() == [1]
+
+
+@pytest.mark.parametrize("cost", ["3", None, True])
+def test_a_state_whose_cost_is_no_number(macs: Cost, cost: object) -> None:
+    history = History(macs)
+    counts = list(macs.space.full.counts)
+    with pytest.raises(TypeError, match="is not a cost"):
+        history.load_state_dict({"visits": [[counts, cost, 0]], "scorings": []})
