@@ -240,7 +240,5 @@ def test_anything_anywhere_is_one_line_or_a_file(
 
 def test_a_pipe_is_no_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.json")
-    with pytest.raises(
-        UserError, match="cannot be read: it is no file; joslim latency"
-    ):
+    with pytest.raises(UserError, match="cannot be read: it is no file; joslim latency"):
         DeviceFile.read(tmp_path / "pipe.json")
