@@ -181,6 +181,7 @@ class FolderData(Data):
             collate_fn=unchanged,
             generator=torch.Generator(),  # Else it would draw from the global one.
         )
+        death = ""
         try:
             for result in loader:
                 if isinstance(result, UserError):
@@ -188,13 +189,17 @@ class FolderData(Data):
                 step, pixels, broken = result
                 decoder.files.put_up_with(broken)
                 yield step, pixels
-        except RuntimeError as error:
-            if "DataLoader worker" not in str(error):
+        except (RuntimeError, OSError, EOFError) as error:
+            # Noticed by torch, or by the pipe to it breaking; files have given a UserError.
+            if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
                 raise
+            death = one_line(error)
+        if death:
+            # Out here, where no traceback holds the dead worker: torch would complain ever after.
             raise RunFailed(
-                f"data: a process that decodes images died: {one_line(error)}; "
+                f"data: a process that decodes images died: {death}; "
                 "type fewer --workers if the memory is short"
-            ) from error
+            )
 
     def delivered(self, pixels: Tensor, labels: Integers) -> Batch:
         return normalised(pixels.to(self.device), self.mean, self.std), self.beside(labels)

@@ -224,12 +224,7 @@ STATES: dict[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 
-NOT_YET = pytest.mark.xfail(strict=True, reason="costs of visits in a state are not checked")
-
-
-@pytest.mark.parametrize(
-    "how", [pytest.param(how, marks=NOT_YET if how.startswith("a cost") else []) for how in STATES]
-)
+@pytest.mark.parametrize("how", STATES)
 def test_a_state_of_something_else(how: str, run: Path, tiny: Options) -> None:
     """With checksums that fit."""
     (run / "front.json").unlink()  # else nothing is left to do
@@ -272,13 +267,11 @@ def test_statistics_of_something_else(how: str, run: Path) -> None:
     assert_one_line(str(caught.value))
 
 
-@pytest.mark.xfail(strict=True, reason="RecursionError in checkpoint.verify")
 def test_a_summary_of_brackets(run: Path, refused: Callable[..., str]) -> None:
     (run / "checkpoint" / "checkpoint.json").write_text("[" * 50_000)
     assert "checkpoint" in refused("resume", str(run))
 
 
-@pytest.mark.xfail(run=False, reason="costs/device_file.py reads pipes and devices without end")
 @pytest.mark.parametrize("kind", ["pipe", "endless"])
 def test_a_device_file_that_is_none(kind: str, tmp_path: Path) -> None:
     file = tmp_path / "latency.json"
