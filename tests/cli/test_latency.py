@@ -45,9 +45,14 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Setting, int]]:
     return calls
 
 
+def is_quiet(stderr: str) -> bool:
+    """But for the warning of a busy machine, which a test cannot help."""
+    return all("the machine is busy" in line for line in stderr.splitlines())
+
+
 def facts(result: Any) -> dict[str, Any]:
     assert result.returncode == 0, result.stderr
-    assert not result.stderr
+    assert is_quiet(result.stderr)
     return json.loads(result.stdout)
 
 
@@ -89,7 +94,8 @@ def test_a_table_for_people(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
     result = joslim("latency", "resnet8")
-    assert (result.returncode, result.stderr) == (0, "")
+    assert result.returncode == 0, result.stderr
+    assert is_quiet(result.stderr)
     for words in ("smallest", "middle", "full", "measured", "modelled", "2.240 ms", "10.0 %"):
         assert words in result.stdout
     assert result.stdout.endswith("device file: latency.json\n")
