@@ -8,7 +8,7 @@
     joslim.Slimming(net, ...)                    the same in a loop of one's own
     joslim.load("runs/a").front.pick(macs=20e6)  the child that fits a budget
     joslim.allocate(fronts, latency_ms=30)       one budget for many networks
-    joslim.export_child(run, point, "a.onnx")    the child as a file that has been checked
+    joslim.export(run, point, "a.onnx")          the child as a file that has been checked
 
 Names are imported when they are first used, so that the command line answers without torch.
 """
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from joslim.allocation import Allocation, allocate
     from joslim.costs import COSTS, Cost, cost
     from joslim.data import DATASETS, Data, load_data
+    from joslim.deploy import export, load_child
     from joslim.errors import RunFailed, UserError
-    from joslim.export import export_child, load_child
     from joslim.front import Front, Point
     from joslim.loop import Slimming, explore
     from joslim.methods import METHODS, PRESETS
@@ -48,8 +48,8 @@ _HOME = {
     "load_data": "joslim.data",
     "RunFailed": "joslim.errors",
     "UserError": "joslim.errors",
-    "export_child": "joslim.export",
-    "load_child": "joslim.export",
+    "export": "joslim.deploy",
+    "load_child": "joslim.deploy",
     "Front": "joslim.front",
     "Point": "joslim.front",
     "Slimming": "joslim.loop",
@@ -99,7 +99,7 @@ __all__ = [
     "batch_statistics",
     "cost",
     "explore",
-    "export_child",
+    "export",
     "load",
     "load_child",
     "load_data",

@@ -34,7 +34,7 @@ LAYERS = [
     "loop",
     "reports",
     "runs",
-    "export",
+    "deploy",
     "cli",
 ]
 # Networks know nothing of joslim, and of joslim only these know the networks.

@@ -13,7 +13,7 @@ from joslim.cli.budgets import LatencyMs, Macs, Memory, Params, budgets_of
 from joslim.errors import UserError
 
 if TYPE_CHECKING:
-    from joslim.export.checking import Check
+    from joslim.deploy.checking import Check
     from joslim.runs.run import Run
 
 
@@ -90,19 +90,20 @@ def opened(path: Path, model: str | None) -> Run:
 
 
 def one_child(run: Run, out: str, budgets: dict[str, float], int8: bool) -> list[dict[str, Any]]:
-    from joslim.export import export_child, export_int8
-    from joslim.export.checking import Check
+    from joslim.deploy import export as write
+    from joslim.deploy import export_int8
+    from joslim.deploy.checking import Check
 
     point = run.front.pick(**budgets) if budgets else run.net.space.full
     if not int8:
-        return [facts_of(run, point, Path(out), export_child(run, point, out))]
+        return [facts_of(run, point, Path(out), write(run, point, out))]
     quantized = asdict(export_int8(run, point, out))
     check = Check(**quantized.pop("check"))
     return [{**facts_of(run, point, Path(out), check), "int8": quantized}]
 
 
 def all_children(run: Run, out: str, kind: str) -> list[dict[str, Any]]:
-    from joslim.export import export_children
+    from joslim.deploy import export_children
 
     checks = export_children(run, run.front, out, kind)
     return [
@@ -112,7 +113,7 @@ def all_children(run: Run, out: str, kind: str) -> list[dict[str, Any]]:
 
 
 def whole_network(path: Path, out: str) -> list[dict[str, Any]]:
-    from joslim.export import export_whole
+    from joslim.deploy import export_whole
     from joslim.runs.run import load
 
     run = load(path)
@@ -135,8 +136,8 @@ def size_of(path: Path) -> int:
 
 
 def show(facts: list[dict[str, Any]]) -> None:
-    from joslim.export.checking import Check
-    from joslim.export.quantizing import Quantized
+    from joslim.deploy.checking import Check
+    from joslim.deploy.quantizing import Quantized
     from joslim.reports.tables import format_size, title
 
     for row in facts:

@@ -85,7 +85,7 @@ def test_a_model_of_ones_own_is_given_again(
 def test_a_mismatch(
     run: str, tmp_path: Path, joslim: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("joslim.export.checking.TOLERANCE", -1.0)
+    monkeypatch.setattr("joslim.deploy.checking.TOLERANCE", -1.0)
     result = joslim("export", run, "-o", str(tmp_path / "child.pt2"))
     assert result.returncode == 1
     assert result.stderr.startswith("joslim: export: the file differs from the network: ")

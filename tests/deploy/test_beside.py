@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from joslim.deploy.beside import beside
 from joslim.errors import RunFailed, UserError
-from joslim.export.beside import beside
 
 
 def test_a_file_takes_its_place_at_the_end(tmp_path: Path) -> None:

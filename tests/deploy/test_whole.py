@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import joslim
+from joslim.deploy.whole import export_whole
 from joslim.errors import UserError
-from joslim.export.whole import export_whole
 from joslim.runs.run import Run
 
 
@@ -36,7 +36,7 @@ def test_it_is_the_same_network(finished: Run, tmp_path: Path) -> None:
 def test_its_children_can_be_exported(finished: Run, tmp_path: Path) -> None:
     export_whole(joslim.load(finished.path), tmp_path / "whole")
     run = joslim.load(tmp_path / "whole")
-    joslim.export_child(run, run.front[0], tmp_path / "child.pt2")
+    joslim.export(run, run.front[0], tmp_path / "child.pt2")
 
 
 def test_no_training_goes_on_with_it(

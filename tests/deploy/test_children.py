@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import joslim
+from joslim.deploy.children import export, export_children
+from joslim.deploy.formats import onnx_session
 from joslim.errors import RunFailed, UserError
-from joslim.export.children import export_child, export_children
-from joslim.export.formats import onnx_session
 from joslim.runs.run import Run
 
 
@@ -18,7 +18,7 @@ def test_a_trained_child_as_onnx(finished: Run, tmp_path: Path) -> None:
     pytest.importorskip("onnxscript")
     run = joslim.load(finished.path)
     point = run.front[0]
-    check = joslim.export_child(run, point, tmp_path / "child.onnx")
+    check = joslim.export(run, point, tmp_path / "child.onnx")
     assert check.difference < 1e-4
     assert check.agreeing == check.samples == 32
     x = torch.randn(7, 3, 8, 8)
@@ -33,7 +33,7 @@ def test_the_network_stays_as_it_is(tiny_run: Run, tmp_path: Path) -> None:
     net = tiny_run.net
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
     active = net.active
-    export_child(tiny_run, tiny_run.front[0], tmp_path / "child")
+    export(tiny_run, tiny_run.front[0], tmp_path / "child")
     assert net.active == active
     assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
 
@@ -42,7 +42,7 @@ def test_statistics_are_the_childs_own(tiny_run: Run, tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
     point = tiny_run.front[0]
-    export_child(tiny_run, point, tmp_path / "child")
+    export(tiny_run, point, tmp_path / "child")
     weights = load_file(tmp_path / "child" / "model.safetensors")
     mean, var = tiny_run.net.statistics[point.widths]["1"]
     assert torch.equal(weights["1.running_mean"], mean)
@@ -60,7 +60,7 @@ def test_several_children_in_one_call(tiny_run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["child.pt2", "child"])
 def test_a_mismatch_leaves_nothing(name: str, tiny_run: Run, tmp_path: Path) -> None:
     with pytest.raises(RunFailed, match="differs from the network: largest difference"):
-        export_child(tiny_run, tiny_run.front[0], tmp_path / name)
+        export(tiny_run, tiny_run.front[0], tmp_path / name)
     with pytest.raises(RunFailed):
         export_children(tiny_run, tiny_run.front, tmp_path / "all", "pt2")
     assert not list(tmp_path.iterdir())
@@ -70,7 +70,7 @@ def test_a_mismatch_leaves_nothing(name: str, tiny_run: Run, tmp_path: Path) -> 
 def test_a_mismatch_leaves_an_older_file_alone(tiny_run: Run, tmp_path: Path) -> None:
     (tmp_path / "child.pt2").write_text("older")
     with pytest.raises(RunFailed):
-        export_child(tiny_run, tiny_run.front[0], tmp_path / "child.pt2")
+        export(tiny_run, tiny_run.front[0], tmp_path / "child.pt2")
     assert (tmp_path / "child.pt2").read_text() == "older"
     assert len(list(tmp_path.iterdir())) == 1
 
@@ -80,7 +80,7 @@ def test_a_mismatch_leaves_an_older_file_alone(tiny_run: Run, tmp_path: Path) ->
 
 def refused(run: Run, point: Any, path: Path) -> str:
     with pytest.raises(UserError) as caught:
-        export_child(run, point, path)
+        export(run, point, path)
     return str(caught.value)
 
 

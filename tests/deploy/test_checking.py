@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from joslim.deploy.checking import Check, compared, samples_of, scores_in_place
 from joslim.errors import RunFailed, UserError
-from joslim.export.checking import Check, compared, samples_of, scores_in_place
 from joslim.runs.folder import SAMPLES, RunFolder
 from joslim.runs.run import Run
 

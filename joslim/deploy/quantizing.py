@@ -16,12 +16,12 @@ from torch import Tensor
 
 from joslim.costs.measuring import import_onnxruntime
 from joslim.data import Data, load_data
+from joslim.deploy.beside import beside
+from joslim.deploy.checking import Check, samples_of
+from joslim.deploy.children import write_child
+from joslim.deploy.facts import INPUT
+from joslim.deploy.formats import FORMATS, Forward, format_of, onnx_session, reason
 from joslim.errors import RunFailed, UserError
-from joslim.export.beside import beside
-from joslim.export.checking import Check, samples_of
-from joslim.export.children import write_child
-from joslim.export.facts import INPUT
-from joslim.export.formats import FORMATS, Forward, format_of, onnx_session, reason
 from joslim.runs.folder import CONFIG
 from joslim.runs.run import Run
 from joslim.training.evaluate import wrong

@@ -10,15 +10,15 @@ import torch
 from torch import nn
 
 import joslim
+from joslim.deploy.children import export
 from joslim.errors import UserError
-from joslim.export.children import export_child
 from joslim.runs.run import Run
 
 
 @pytest.fixture(scope="module")
 def folder(finished: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("children") / "child"
-    export_child(joslim.load(finished.path), finished.front[0], path)
+    export(joslim.load(finished.path), finished.front[0], path)
     return path
 
 
@@ -58,7 +58,7 @@ def own_model() -> nn.Module:
 
 
 def test_a_model_of_ones_own_is_given_again(tiny_run: Run, tmp_path: Path) -> None:
-    export_child(tiny_run, tiny_run.front[0], tmp_path / "child")
+    export(tiny_run, tiny_run.front[0], tmp_path / "child")
     with pytest.raises(UserError, match=r"'nets:own', which is not imported .*model=\.\.\."):
         joslim.load_child(tmp_path / "child")
     child = joslim.load_child(tmp_path / "child", model=own_model())

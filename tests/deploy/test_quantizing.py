@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import joslim
+from joslim.deploy.checking import Check
+from joslim.deploy.formats import onnx_session
+from joslim.deploy.quantizing import Batches, Quantized, data_of, export_int8, quantize
 from joslim.errors import RunFailed, UserError
-from joslim.export.checking import Check
-from joslim.export.formats import onnx_session
-from joslim.export.quantizing import Batches, Quantized, data_of, export_int8, quantize
 from joslim.runs.run import Run
 
 

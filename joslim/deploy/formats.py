@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from joslim.costs.measuring import import_onnxruntime, silent_export
+from joslim.deploy.facts import INPUT, OUTPUT
+from joslim.deploy.loading import load_weights
 from joslim.errors import RunFailed, UserError
-from joslim.export.facts import INPUT, OUTPUT
-from joslim.export.loading import load_weights
 from joslim.runs.checkpoint import MODEL, disk_errors, unshared
 from joslim.runs.folder import CONFIG, write_whole
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from joslim.deploy.facts import facts_of, widths_of
 from joslim.errors import UserError
-from joslim.export.facts import facts_of, widths_of
 from joslim.runs.run import Run
 
 

@@ -11,9 +11,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 import joslim
-from joslim.export.checking import Check, compared, scores_in_place
-from joslim.export.facts import facts_of
-from joslim.export.formats import FORMATS, Child
+from joslim.deploy.checking import Check, compared, scores_in_place
+from joslim.deploy.facts import facts_of
+from joslim.deploy.formats import FORMATS, Child
 from joslim.front import Front, Point
 from joslim.models.cifar_resnet import resnet8
 from joslim.models.resnet import Bottleneck, ResNet
@@ -100,4 +100,4 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> None:
             nn.init.constant_(parameter, 0.1)
         return real(module, facts)
 
-    monkeypatch.setattr("joslim.export.children.Child", spoiled)
+    monkeypatch.setattr("joslim.deploy.children.Child", spoiled)

@@ -1,4 +1,4 @@
-"""`joslim.export_child`: from a point of a run to a file that has proved itself."""
+"""`joslim.export`: from a point of a run to a file that has proved itself."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from joslim.costs.measuring import import_onnxruntime
+from joslim.deploy.beside import beside
+from joslim.deploy.checking import Check, compared, samples_of, scores_in_place
+from joslim.deploy.facts import facts_of, widths_of
+from joslim.deploy.formats import FORMATS, Child, Format, format_of
 from joslim.errors import unknown
-from joslim.export.beside import beside
-from joslim.export.checking import Check, compared, samples_of, scores_in_place
-from joslim.export.facts import facts_of, widths_of
-from joslim.export.formats import FORMATS, Child, Format, format_of
 from joslim.runs.run import Run
 
 
-def export_child(run: Run, point: Any, path: str | Path) -> Check:
+def export(run: Run, point: Any, path: str | Path) -> Check:
     """Write one child as .onnx, .pt2 or a folder, by the suffix of the path, and check the file.
 
     point: of the run's front, or Widths such as run.net.space.full. A file that differs from the

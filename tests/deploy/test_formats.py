@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from joslim.deploy.checking import Check
+from joslim.deploy.formats import FORMATS, Child, format_of, run_folder, write_folder, write_pt2
 from joslim.errors import RunFailed, UserError
-from joslim.export.checking import Check
-from joslim.export.formats import FORMATS, Child, format_of, run_folder, write_folder, write_pt2
 
 HOUSE = Path(__file__).parents[2]
 Families = dict[str, tuple[Path, list[Check]]]

@@ -11,8 +11,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from joslim.deploy.facts import FORMAT
 from joslim.errors import UserError
-from joslim.export.facts import FORMAT
 from joslim.front import counts_of_json
 from joslim.runs.checkpoint import MODEL, unshared
 from joslim.runs.folder import CONFIG, RunFolder

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
+from joslim.deploy.beside import beside
 from joslim.errors import UserError
-from joslim.export.beside import beside
 from joslim.front import Front
 from joslim.runs import checkpoint
 from joslim.runs.folder import CHECKPOINT, CONFIG, FRONT, SAMPLES
