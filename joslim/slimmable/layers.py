@@ -28,7 +28,7 @@ class SlimmableLayer(nn.Module):
     def __reduce_ex__(self, protocol: Any) -> Any:
         # The class is made on the fly, so it is pickled as what it was made from.
         cls: Any = type(self)
-        return rebuild, cls._slim_made_of, self.__dict__.copy()
+        return rebuild, cls._slim_made_of, {**self.__dict__, PREFIX + "kept": {}}
 
 
 def rebuild(base: type, names: tuple[str, ...], mixins: tuple[type, ...]) -> Any:
@@ -54,6 +54,7 @@ def dress(module: nn.Module, plan: LayerPlan | None, mixins: tuple[type, ...] = 
     """Make the module slimmable, at full width."""
     names = tuple(sorted(plan.tensors)) if plan else ()
     module.__dict__.update(layer_state(plan, None, module) if plan else {})
+    module._slim_kept = {}  # type: ignore[assignment]
     module._slim_axes = axes_of(plan) if plan else {}  # type: ignore[assignment]
     if isinstance(module, _NormBase):
         norm_state = {"all_full": True, "own": None, "collecting": False, "batch": False}
@@ -140,12 +141,46 @@ def active(layer: Any, name: str) -> Tensor:
     tensor = layer._parameters[name] if name in layer._parameters else layer._buffers[name]
     if layer._slim_whole or tensor is None:
         return tensor
+    if torch.compiler.is_compiling():
+        return cut(layer, name, tensor)
+    if keeps(layer, tensor):
+        return kept(layer, name, tensor)
+    # A training step may follow, and fused optimizers do not tell a tensor that it has changed.
+    layer._slim_kept.clear()
+    return cut(layer, name, tensor)
+
+
+def cut(layer: Any, name: str, tensor: Tensor) -> Tensor:
     for axis, number, size in layer._slim_axes[name]:
         if number in layer._slim_index:
             tensor = tensor.index_select(axis, layer._slim_index[number])
         else:
             tensor = tensor.narrow(axis, 0, getattr(layer, size))
     return tensor
+
+
+def keeps(layer: Any, tensor: Tensor) -> bool:
+    """Whether a part may be kept from one pass to the next: where nothing is being trained.
+
+    The kernels want weights in one piece, and would copy a part of a tensor at every pass: for one
+    image that takes as long as a good part of the convolution.
+    """
+    return (
+        torch.is_inference_mode_enabled()
+        and not layer.training
+        and tensor.is_contiguous()
+        and not tensor.is_inference()  # it would not tell when it changes
+    )
+
+
+def kept(layer: Any, name: str, tensor: Tensor) -> Tensor:
+    """The part in one piece, made anew when the tensor has changed; a switch forgets it."""
+    mark = (tensor, tensor.data_ptr(), tensor._version)
+    old_mark, piece = layer._slim_kept.get(name, (None, None))
+    if old_mark is None or old_mark[0] is not tensor or old_mark[1:] != mark[1:]:
+        piece = cut(layer, name, tensor).contiguous()
+        layer._slim_kept[name] = (mark, piece)
+    return piece
 
 
 def running_statistic(name: str, position: int) -> property:

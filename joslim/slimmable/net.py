@@ -88,7 +88,7 @@ class SlimmableNet(nn.Module):
         widths = self._checked(getattr(point, "widths", point))
         state = self._slim_net
         for (layer, _), attributes in zip(state.layers, self._states(widths)):
-            layer.__dict__.update(attributes)
+            layer.__dict__.update(attributes, _slim_kept={})
         own = state.statistics.get(widths, {})
         all_full = widths == self.space.full
         for name, norm in state.norms.items():

@@ -169,3 +169,67 @@ def test_a_slimmed_instance_norm_does_not_move_statistics():
     norm.__dict__.update(layer_state(NORM, (5,), norm), _slim_all_full=False)
     norm(torch.randn(4, 5, 6))
     assert torch.equal(norm._buffers["running_mean"], torch.zeros(8))
+
+
+UNITS = (5, 3, 1)
+
+
+def test_in_inference_a_part_is_kept_in_one_piece():
+    conv = dressed_conv(UNITS).eval()
+    with torch.inference_mode():
+        piece = conv.weight
+        assert piece.is_contiguous()
+        assert conv.weight is piece
+    assert torch.equal(conv.weight, piece)
+    assert conv.weight is not piece
+    assert conv.train().weight.requires_grad
+
+
+def other_tensor(conv):
+    conv._parameters["weight"] = nn.Parameter(torch.randn(8, 6, 3, 3))
+
+
+def other_data(conv):
+    conv._parameters["weight"].data = torch.randn(8, 6, 3, 3)
+
+
+def stepped(**options):
+    def change(conv):
+        conv(torch.randn(1, 4, 3, 3)).sum().backward()
+        torch.optim.SGD(conv.parameters(), lr=0.1, **options).step()
+
+    return change
+
+
+def loaded(conv):
+    conv.load_state_dict({k: v + 1 for k, v in conv.state_dict().items()})
+
+
+CHANGES = {
+    "tensor": other_tensor,
+    "data": other_data,
+    "step": stepped(foreach=False),
+    "foreach step": stepped(foreach=True),
+    "fused step": stepped(fused=True),
+    "state dict": loaded,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_kept_part_is_made_anew_when_the_weights_change(change):
+    conv = dressed_conv(UNITS).eval()
+    with torch.inference_mode():
+        before = conv.weight.clone()
+    change(conv)
+    with torch.inference_mode():
+        after = conv.weight
+    assert not torch.equal(after, before)
+    assert torch.equal(after, conv.weight)
+
+
+def test_what_is_kept_is_not_copied_along():
+    conv = dressed_conv(UNITS).eval()
+    with torch.inference_mode():
+        _ = conv.weight
+    assert conv._slim_kept
+    assert not copy.deepcopy(conv)._slim_kept
