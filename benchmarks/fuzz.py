@@ -2,8 +2,9 @@
 
 A run is made, one file of it is changed (bits, bytes, keys, values, links, files that are none),
 and it is opened as people do: `joslim.load` and all that it gives, `joslim front`, `joslim pick`,
-`joslim resume`; or a configuration is changed, and `joslim train --config` reads it. Checksums are
-made to fit most of the time, as somebody would who means harm.
+`joslim resume`, `joslim report`; `joslim.load_child` opens an exported child, `joslim train
+--config` a configuration. Checksums are made to fit most of the time, as somebody would who means
+harm.
 
 Allowed is success, or one line that says what is wrong (UserError and exit code 2, RunFailed and
 exit code 1). Not allowed is any other exception, more than ten seconds, a file that is written or
@@ -310,10 +311,16 @@ def fit_checksums(run: Path) -> None:
 Spoil = Callable[[Path, random.Random], str]
 CHECKPOINT = "checkpoint/"
 PLAN: dict[str, tuple[int, list[Spoil], list[str]]] = {
-    "config.json": (5, [spoil_json] * 4 + [spoil_bytes, spoil_place], ["load", "resume"]),
-    "history.jsonl": (4, [spoil_json] * 3 + [spoil_bytes, spoil_place], ["load", "resume"]),
-    "metrics.jsonl": (2, [spoil_json, spoil_bytes, spoil_place], ["resume"]),
-    "front.json": (5, [spoil_json] * 3 + [spoil_bytes, spoil_place], ["front", "pick", "finished"]),
+    "config.json": (
+        5, [spoil_json] * 4 + [spoil_bytes, spoil_place], ["load", "resume", "report"],
+    ),
+    "history.jsonl": (
+        4, [spoil_json] * 3 + [spoil_bytes, spoil_place], ["load", "resume", "report"],
+    ),
+    "metrics.jsonl": (2, [spoil_json, spoil_bytes, spoil_place], ["resume", "report"]),
+    "front.json": (
+        5, [spoil_json] * 3 + [spoil_bytes, spoil_place], ["front", "pick", "finished", "report"],
+    ),
     "front.png": (1, [spoil_place], ["resume"]),
     "samples.safetensors": (1, [spoil_bytes, spoil_place], ["resume"]),
     "checkpoint/checkpoint.json": (
@@ -327,6 +334,8 @@ PLAN: dict[str, tuple[int, list[Spoil], list[str]]] = {
     ),
     "checkpoint/state.pt": (6, [spoil_state] * 3 + [spoil_bytes, spoil_place], ["resume"]),
     "latency.json": (2, [spoil_json] * 3 + [spoil_bytes, spoil_place], ["device"]),
+    "child/config.json": (4, [spoil_json] * 4 + [spoil_bytes, spoil_place], ["child"]),
+    "child/model.safetensors": (2, [spoil_tensors] * 2 + [spoil_bytes, spoil_place], ["child"]),
     "settings.json": (3, [spoil_json] * 3 + [spoil_bytes, spoil_place], ["train"]),
 }  # fmt: skip
 
@@ -366,8 +375,12 @@ def load_everything(run: Path) -> None:
 def used(net: Any, front: Front) -> None:
     for point in front[:2]:
         net.use(point)
-        with torch.no_grad():
-            net(torch.zeros(1, 3, 8, 8))
+        forward(net)
+
+
+def forward(net: torch.nn.Module) -> None:
+    with torch.no_grad():
+        net(torch.zeros(1, 3, 8, 8))
 
 
 def priced(run: Path) -> None:
@@ -418,6 +431,11 @@ def open_it(way: str, run: Path) -> None:
     elif way == "device":
         with refusals():
             priced(run)
+    elif way == "child":
+        with refusals():
+            forward(joslim.load_child(run / "child"))
+    elif way == "report":
+        command("report", str(run), "-o", str(run / "page.html"))
     elif way == "train":
         command("train", "--config", str(run / "settings.json"), "--out", str(run / "new"))
     else:
@@ -514,6 +532,8 @@ class Fuzz:
         self.folder = folder
         training.draw_run = lambda *_: None  # a second each time, and it reads nothing
         joslim.train(out=folder / "finished", **TINY)
+        finished = joslim.load(folder / "finished")
+        joslim.export(finished, finished.front[0], folder / "finished" / "child")
         limit_steps(3)
         with contextlib.suppress(Enough):
             joslim.train(out=folder / "stopped", **TINY)

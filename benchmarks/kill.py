@@ -359,7 +359,7 @@ def identical(run: Path, reference: Path) -> bool:
 
 def metrics_of(run: Path) -> list[dict[str, Any]]:
     lines = read_lines(run / "metrics.jsonl")
-    return [{key: line[key] for key in line if key != "seconds"} for line in lines]
+    return [{key: line[key] for key in line if key not in ("seconds", "parts")} for line in lines]
 
 
 def summary(kind: str, ends: list[End]) -> dict[str, object]:

@@ -75,7 +75,7 @@ def images_per_second(options: argparse.Namespace, processes: int) -> float:
             check=True,
         )
         lines = (run / "metrics.jsonl").read_text().splitlines()
-    seconds = [json.loads(line)["seconds"] for line in lines]
+    seconds = [line["seconds"] for line in map(json.loads, lines) if "loss" in line]
     spent = seconds[-1] - seconds[WARM_UP - 1]
     return options.batch * (options.steps - WARM_UP) / spent
 

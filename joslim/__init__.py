@@ -8,7 +8,9 @@
     joslim.Slimming(net, ...)                    the same in a loop of one's own
     joslim.load("runs/a").front.pick(macs=20e6)  the child that fits a budget
     joslim.allocate(fronts, latency_ms=30)       one budget for many networks
+    joslim.compare(["slim", "joslim"], out="c")  methods over seeds, in one table
     joslim.export(run, point, "a.onnx")          the child as a file that has been checked
+    joslim.report("runs/a", "a.html")            everything about a run, on one page
 
 Names are imported when they are first used, so that the command line answers without torch.
 """
@@ -21,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from joslim import models
     from joslim.allocation import Allocation, allocate
+    from joslim.comparing import Comparison, compare
     from joslim.costs import COSTS, Cost, cost
     from joslim.data import DATASETS, Data, load_data
     from joslim.deploy import export, load_child
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from joslim.front import Front, Point
     from joslim.loop import Slimming, explore
     from joslim.methods import METHODS, PRESETS
+    from joslim.runs.report import report
     from joslim.runs.run import Run, load
     from joslim.runs.training import train
     from joslim.search import SEARCHERS, History, Searcher
@@ -40,6 +44,8 @@ _HOME = {
     "models": "joslim.models",
     "Allocation": "joslim.allocation",
     "allocate": "joslim.allocation",
+    "Comparison": "joslim.comparing",
+    "compare": "joslim.comparing",
     "COSTS": "joslim.costs",
     "Cost": "joslim.costs",
     "cost": "joslim.costs",
@@ -58,6 +64,7 @@ _HOME = {
     "PRESETS": "joslim.methods",
     "Run": "joslim.runs.run",
     "load": "joslim.runs.run",
+    "report": "joslim.runs.report",
     "train": "joslim.runs.training",
     "SEARCHERS": "joslim.search",
     "History": "joslim.search",
@@ -80,6 +87,7 @@ __all__ = [
     "PRESETS",
     "SEARCHERS",
     "Allocation",
+    "Comparison",
     "Cost",
     "Data",
     "Dim",
@@ -97,6 +105,7 @@ __all__ = [
     "Widths",
     "allocate",
     "batch_statistics",
+    "compare",
     "cost",
     "explore",
     "export",
@@ -105,6 +114,7 @@ __all__ = [
     "load_data",
     "models",
     "recalibrate",
+    "report",
     "slim",
     "sort_channels",
     "train",

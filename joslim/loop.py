@@ -12,7 +12,10 @@ widths that are chosen; H is `history`.
 from __future__ import annotations
 
 import math
+import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
@@ -96,7 +99,8 @@ class Slimming:
         self.alone = widths
         self.distill = distillation(distill)
         default = self.preset.searchers.get(self.name, ("random", {}))
-        self.searcher = chosen_searcher(searcher, default, search_options or {})
+        own_options = dict(self.preset.searchers.values())
+        self.searcher = chosen_searcher(searcher, default[0], own_options, search_options or {})
         self.rescore_budget = self.preset.rescore(self.every) if rescore is None else rescore
         at_least_one("rescore", self.rescore_budget)
         self.rng = np.random.default_rng(seed)
@@ -107,6 +111,8 @@ class Slimming:
         # Passes forward and backward to learn, and forward only to score.
         self.passes = 0
         self.scoring_passes = 0
+        # What the parts of the loop took, for people to read: nothing depends on it.
+        self.seconds: defaultdict[str, float] = defaultdict(float)
         self.widths: list[Widths] = []
         self.losses = torch.zeros(0)
         self.criterion: Criterion | None = None
@@ -184,10 +190,11 @@ class Slimming:
     def propose(self, count: int) -> list[Widths]:
         """What the searcher of the first process wants, on all processes."""
         proposed = None
-        if is_first():
-            found = self.searcher.propose(self.history, count, self.rng)
-            proposed = [child.counts for child in found], self.rng.bit_generator.state
-        proposed = broadcast(proposed)
+        with timed(self.seconds, "search"):
+            if is_first():
+                found = self.searcher.propose(self.history, count, self.rng)
+                proposed = [child.counts for child in found], self.rng.bit_generator.state
+            proposed = broadcast(proposed)
         assert proposed is not None
         children, self.rng.bit_generator.state = proposed
         return [self.space.of_counts(counts) for counts in children]
@@ -196,7 +203,8 @@ class Slimming:
         """Their losses on this round's batch of un-augmented training data."""
         batch = self.scoring[self.steps // self.every % len(self.scoring)]
         self.scoring_passes += len(children)
-        return gathered(score(self.net, shared_out(children), batch, self._criterion()))
+        with timed(self.seconds, "scoring"):
+            return gathered(score(self.net, shared_out(children), batch, self._criterion()))
 
     def rescore(self) -> None:
         ids = due(self.history, self.rescore_budget)
@@ -414,18 +422,26 @@ def default_every(total_steps: int, samples: int) -> int:
 
 def chosen_searcher(
     wanted: str | Searcher | None,
-    default: tuple[str, dict[str, Any]],
+    default: str,
+    own_options: Mapping[str, Mapping[str, Any]],
     options: Mapping[str, Any],
 ) -> Searcher:
-    """The one that is wanted; the preset's own, and its options, if it is that one."""
+    """The one that is wanted, or the default; with the options that the preset has for it."""
     if isinstance(wanted, Searcher):
         if options:
             raise UserError("search_options: they go with the name of a searcher, not with one")
         return wanted
-    name, defaults = default
-    if wanted is None or wanted == name:
-        return make_searcher(name, **{**defaults, **options})
-    return make_searcher(wanted, **options)
+    name = default if wanted is None else wanted
+    return make_searcher(name, **{**own_options.get(name, {}), **options})
+
+
+@contextmanager
+def timed(seconds: dict[str, float], part: str) -> Iterator[None]:
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        seconds[part] += time.perf_counter() - start
 
 
 def as_sequence(batches: Iterable[Any]) -> Sequence[Any]:

@@ -5,6 +5,9 @@ are the commands `joslim ...` and `python ...` of its shell blocks. A first line
 saves a block under that name. `<!-- not run: reason -->` before a block leaves it out.
 """
 
+import contextlib
+import io
+import json
 import os
 import re
 import shlex
@@ -16,6 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+
+from joslim.cli import main as joslim_main
 
 HOUSE = Path(__file__).parents[1]
 PAGES = [p for p in (HOUSE / "README.md", *sorted((HOUSE / "docs").glob("**/*.md"))) if p.exists()]
@@ -88,6 +94,8 @@ def run_command(command: str, page: str) -> None:
             word for word in words[1:] if word[0] != "-" and "=" not in word
         } - make_targets()
         assert not missing, f"{page}: make has no target {missing}"
+    elif words[0] == "joslim" and not re.search(r"[|<>&;$]", command):
+        run_here(words[1:], f"{page}: {command}")
     elif words[0] in MODULES:
         module = MODULES[words[0]]
         # The shell handles pipes and redirections.
@@ -105,6 +113,20 @@ def run_command(command: str, page: str) -> None:
     else:
         known = words[0] in SKIPPED or "/pip" in words[0] or "activate" in command
         assert known, f"{page}: who runs {command!r}? Mark it as not run"
+
+
+def run_here(arguments: list[str], command: str) -> None:
+    """As the shell would do it, without seconds of imports each time."""
+    out, err = io.StringIO(), io.StringIO()
+    threads = torch.get_num_threads()
+    with (
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        pytest.raises(SystemExit) as end,
+    ):
+        joslim_main(arguments)
+    torch.set_num_threads(threads)
+    assert not end.value.code, f"{command}\n{out.getvalue()}\n{err.getvalue()}"
 
 
 def make_targets() -> set[str]:
@@ -144,6 +166,18 @@ def test_links_of_a_page_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
     local = [link for link in links if not re.match(r"\w+:", link)]
     assert not [link for link in local if not (page.parent / link).exists()]
+
+
+def test_the_notebook_runs(checkout: Path) -> None:
+    """Its cells, one after the other."""
+    page = "examples/digits.ipynb"
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    cells = json.loads((HOUSE / page).read_text())["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    for number, text in enumerate(code):
+        exec(compile(text, f"{page}, cell {number}", "exec"), namespace)
+    assert namespace["check"].agreeing == 32
+    assert len(code) == sum(bool(cell.get("execution_count")) for cell in cells), "executed"
 
 
 # The runner itself

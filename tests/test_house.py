@@ -35,6 +35,8 @@ LAYERS = [
     "reports",
     "runs",
     "deploy",
+    "comparing",
+    "paper",
     "cli",
 ]
 # Networks know nothing of joslim, and of joslim only these know the networks.

@@ -10,12 +10,15 @@ import typer
 
 from joslim import __version__
 from joslim.cli.allocate import allocate
+from joslim.cli.compare import compare
 from joslim.cli.export import export
+from joslim.cli.figure import figure
 from joslim.cli.front import front
 from joslim.cli.latency import latency
 from joslim.cli.pick import pick
 from joslim.cli.profile import profile
 from joslim.cli.progress import speaks
+from joslim.cli.report import report
 from joslim.cli.train import resume, train
 from joslim.errors import RunFailed, Stopped, UserError
 
@@ -29,7 +32,19 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (train, resume, profile, front, pick, allocate, latency, export):
+for command in (
+    train,
+    resume,
+    profile,
+    front,
+    pick,
+    compare,
+    figure,
+    allocate,
+    latency,
+    export,
+    report,
+):
     app.command()(command)
 
 

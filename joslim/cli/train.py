@@ -130,6 +130,7 @@ def run_training(values: dict[str, Any], as_json: bool, **where: Any) -> None:
         return
     show(finished.front)
     typer.echo(f"run folder: {finished.path} (picture: {finished.path / 'front.png'})")
+    typer.echo(f"page: {finished.path / 'report.html'} (open it in a browser)")
 
 
 def show_estimate(values: dict[str, Any], as_json: bool) -> None:

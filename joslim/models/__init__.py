@@ -4,7 +4,17 @@ from collections.abc import Callable
 
 from torch import nn
 
-from .cifar_resnet import resnet8, resnet20, resnet32, resnet44, resnet56
+from .cifar_resnet import (
+    resnet8,
+    resnet20,
+    resnet20_2x,
+    resnet20_3x,
+    resnet20_4x,
+    resnet20_5x,
+    resnet32,
+    resnet44,
+    resnet56,
+)
 from .mobilenet_v2 import mobilenet_v2
 from .mobilenet_v3 import mobilenet_v3_large
 from .resnet import resnet18, resnet34, resnet50
@@ -12,6 +22,10 @@ from .resnet import resnet18, resnet34, resnet50
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "resnet8": resnet8,
     "resnet20": resnet20,
+    "resnet20_2x": resnet20_2x,
+    "resnet20_3x": resnet20_3x,
+    "resnet20_4x": resnet20_4x,
+    "resnet20_5x": resnet20_5x,
     "resnet32": resnet32,
     "resnet44": resnet44,
     "resnet56": resnet56,
@@ -29,6 +43,10 @@ __all__ = [
     "resnet8",
     "resnet18",
     "resnet20",
+    "resnet20_2x",
+    "resnet20_3x",
+    "resnet20_4x",
+    "resnet20_5x",
     "resnet32",
     "resnet34",
     "resnet44",

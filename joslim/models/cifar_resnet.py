@@ -76,6 +76,22 @@ def resnet20(num_classes: int = 10, width: int = 1) -> CifarResNet:
     return CifarResNet(20, num_classes, width)
 
 
+def resnet20_2x(num_classes: int = 10) -> CifarResNet:
+    return CifarResNet(20, num_classes, width=2)
+
+
+def resnet20_3x(num_classes: int = 10) -> CifarResNet:
+    return CifarResNet(20, num_classes, width=3)
+
+
+def resnet20_4x(num_classes: int = 10) -> CifarResNet:
+    return CifarResNet(20, num_classes, width=4)
+
+
+def resnet20_5x(num_classes: int = 10) -> CifarResNet:
+    return CifarResNet(20, num_classes, width=5)
+
+
 def resnet32(num_classes: int = 10, width: int = 1) -> CifarResNet:
     """Five blocks a stage."""
     return CifarResNet(32, num_classes, width)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from joslim.errors import UserError, unknown
-from joslim.runs.recipes import RECIPES
+from joslim.runs.recipes import RECIPES, settings_of
 from joslim.untrusted import shown
 
 if sys.version_info >= (3, 11):
@@ -136,7 +136,7 @@ class Config:
         if self.steps is not None and self.epochs is not None:
             raise UserError(f"steps: {self.steps} and epochs: {self.epochs} given; type only one")
         if self.recipe is not None and self.recipe not in RECIPES:
-            raise unknown("recipe", self.recipe, RECIPES)
+            raise unknown("recipe", self.recipe, RECIPES, most=len(RECIPES))
         if self.searcher is not None and self.method not in SEARCHING:
             raise UserError(
                 f"searcher: method {self.method!r} does not search; allowed with: "
@@ -147,10 +147,8 @@ class Config:
 
     def with_recipe(self, name: str) -> Config:
         """What is still open filled in from the recipe of this name, or the one asked for."""
-        recipe = dict(RECIPES[self.recipe or name])
-        if self.steps is not None:
-            recipe.pop("epochs")
-        return replace(self, **{k: v for k, v in recipe.items() if getattr(self, k) is None})
+        given = {key: value for key, value in asdict(self).items() if value is not None}
+        return replace(self, **settings_of(self.recipe or name, given))
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -216,7 +214,9 @@ def config_of(values: Mapping[str, Any]) -> Config:
     for key in values:
         if key not in FIELDS:
             raise unknown("configuration", str(key), FIELDS, most=0)
-    return Config(**values)
+    recipe = values.get("recipe")
+    named = settings_of(recipe, values) if isinstance(recipe, str) and recipe in RECIPES else {}
+    return Config(**{**named, **values})
 
 
 def read_config_file(path: str | Path) -> dict[str, Any]:

@@ -11,12 +11,14 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from joslim import __version__
 from joslim.errors import UserError
 from joslim.front import Front
-from joslim.search.history import History
+
+if TYPE_CHECKING:
+    from joslim.search.history import History
 
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
@@ -130,7 +132,9 @@ class RunFolder:
         file = self.path / METRICS
         if not file.exists():
             return
-        kept = [line for line in read_lines(file) if is_count(line.get("step"), step)]
+        # The last line of a finished run, which has a phase, comes again at the end.
+        steps = [line for line in read_lines(file) if "phase" not in line]
+        kept = [line for line in steps if is_count(line.get("step"), step)]
         text = "".join(json.dumps(line) + "\n" for line in kept)
         if text != read_text(self.path, file):
             write_whole(file, text)

@@ -23,6 +23,7 @@ from joslim.models import MODELS
 from joslim.processes import averaged, local_rank, rank, world
 from joslim.runs.config import Config
 from joslim.runs.network import default_shape, load_model, make_net, read_weights
+from joslim.runs.recipes import check_data
 from joslim.slimmable import SlimmableNet, norms_together
 from joslim.training.evaluate import moved
 from joslim.training.schedule import Schedule
@@ -258,6 +259,8 @@ def given(config: Config, *names: str) -> dict[str, Any]:
 
 def load_images(config: Config, data: Any, device: torch.device, model: nn.Module | None) -> Data:
     val = config.val
+    if data is None:
+        check_data(config.recipe, config.data)
     try:
         return load_data(
             config.data if data is None else data,

@@ -1,8 +1,16 @@
-"""Recipes: the training settings that suit a kind of data. What a user gives wins over them."""
+"""Recipes: the settings that suit a kind of data, and those of every training of the paper.
+
+What a user gives wins over them. A recipe `paper/...` names the network and the data too; the
+paper's methods, costs and ablations are flags beside it: --method, --cost, --every, --searcher.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+from joslim.errors import UserError
 
 # The paper's appendix; `digits` is ours, for a demonstration of minutes.
 RECIPES: dict[str, dict[str, Any]] = {
@@ -42,3 +50,66 @@ RECIPES["imagenet-mobilenet-v3"] = {**RECIPES["imagenet"], "crop_scale": 0.08}
 # Networks that stand alone are trained half as long on CIFAR; ResNet18 for 100 epochs.
 RECIPES["cifar-single"] = {**RECIPES["cifar"], "epochs": 200.0}
 RECIPES["imagenet-resnet18"] = {**RECIPES["imagenet"], "epochs": 100.0, "warmup": 0.05}
+
+PAPER = "paper/"
+# Nothing is kept for validation: the paper has no choices left to make.
+TO_THE_LETTER = {"preset": "paper", "samples": 2, "val": 0.0}
+# K: with 2 samples a round, 1000 children are visited in a whole training.
+CIFAR_EVERY = 313
+IMAGENET = "folder:imagenet"
+# Images are decoded beside the training; how many processes do that changes no figure.
+DECODING = {"data": IMAGENET, "workers": 8}
+
+# Figure 2: on CIFAR-10 four depths, on CIFAR-100 also wider ones.
+DEPTHS = ("resnet20", "resnet32", "resnet44", "resnet56")
+WIDER = ("resnet20_2x", "resnet20_3x", "resnet20_4x", "resnet20_5x")
+for _data, _models in (("cifar10", DEPTHS), ("cifar100", (*DEPTHS, *WIDER))):
+    for _model in _models:
+        RECIPES[f"{PAPER}{_data}-{_model.replace('_', '-')}"] = {
+            **RECIPES["cifar"],
+            **TO_THE_LETTER,
+            "model": _model,
+            "data": _data,
+            "low": 0.316,
+            "every": CIFAR_EVERY,
+        }
+# Figures 3 to 5: ImageNet.
+for _name, _model, _settings in (
+    ("mobilenet-v2", "mobilenet_v2", {**RECIPES["imagenet"], "crop_scale": 0.25, "every": 625}),
+    ("mobilenet-v3", "mobilenet_v3_large", {**RECIPES["imagenet-mobilenet-v3"], "every": 625}),
+    ("resnet18", "resnet18", {**RECIPES["imagenet-resnet18"], "crop_scale": 0.25, "every": 250}),
+):
+    RECIPES[f"{PAPER}imagenet-{_name}"] = {
+        **_settings,
+        **TO_THE_LETTER,
+        **DECODING,
+        "model": _model,
+        "low": 0.42,
+    }
+
+
+def settings_of(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What the recipe says about everything that is not given.
+
+    Steps or epochs that are given are another length of training, and K belongs to the length.
+    """
+    recipe = {key: value for key, value in RECIPES[name].items() if key not in given}
+    if given.get("steps") is not None:
+        recipe.pop("epochs", None)
+    if given.get("steps") is not None or given.get("epochs") is not None:
+        recipe.pop("every", None)
+    return recipe
+
+
+def check_data(recipe: str | None, data: str) -> None:
+    """The data of a recipe that joslim cannot fetch is there, or one line says what to do."""
+    if recipe is None or RECIPES[recipe].get("data") != data or data != IMAGENET:
+        return
+    folder = Path(data.partition(":")[2])
+    if not folder.is_dir():
+        raise UserError(
+            f"data: recipe {recipe!r} needs ImageNet, and there is no folder {str(folder)!r} here; "
+            "fetch ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar from https://image-net.org "
+            "(free, after registration), unpack them as imagenet/train/CLASS/*.JPEG and "
+            "imagenet/val/CLASS/*.JPEG, or type --data folder:PATH"
+        )

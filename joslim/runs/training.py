@@ -19,7 +19,7 @@ from joslim.costs.device_file import DeviceFile
 from joslim.costs.latency import Latency
 from joslim.errors import RunFailed, Stopped, UserError
 from joslim.front import Front
-from joslim.loop import Slimming
+from joslim.loop import Slimming, timed
 from joslim.processes import alike, any_asked, is_first, joined, on_first, restarted, world
 from joslim.reports.figures import draw_run
 from joslim.runs import checkpoint
@@ -36,6 +36,7 @@ from joslim.runs.folder import (
     read_lines,
 )
 from joslim.runs.job import Job, make_job
+from joslim.runs.report import report_at_end
 from joslim.runs.run import Run
 from joslim.search.history import History
 from joslim.untrusted import json_value, shown
@@ -84,8 +85,8 @@ MAY_CHANGE = {
 
 
 def train(
-    model: str | nn.Module = "resnet8",
-    data: Any = "digits",
+    model: str | nn.Module | None = None,
+    data: Any = None,
     *,
     cost: Any = "macs",
     init: str | Path | Mapping[str, Tensor] | None = None,
@@ -99,10 +100,10 @@ def train(
     """Train a slimmable network and choose its widths; the result is a folder and this `Run`.
 
     model: a name, package.module:function, or a module. data: a name, folder:PATH, a pair of data
-    sets or a Data. cost: a name or a function of Widths. init: trained weights to start from.
-    options: the other fields of `Config`. out: the run folder. resume: go on with the run in it,
-    if there is one. until: go on to this step instead of the one it was begun with. watch: called
-    after every step.
+    sets or a Data. Without them those of the recipe, else resnet8 on digits. cost: a name or a
+    function of Widths. init: trained weights to start from. options: the other fields of `Config`.
+    out: the run folder. resume: go on with the run in it, if there is one. until: go on to this
+    step instead of the one it was begun with. watch: called after every step.
 
     Under torchrun all processes train one network, and the first of them writes.
     """
@@ -110,7 +111,11 @@ def train(
         raise UserError(f"init: {type(init).__name__} given; a .safetensors file or a state dict")
     init = str(init) if isinstance(init, Path) else init
     named = {"model": model, "data": data, "cost": cost, "init": init}
-    texts = {key: value if isinstance(value, str) else label(value) for key, value in named.items()}
+    texts = {
+        key: value if isinstance(value, str) else label(value)
+        for key, value in named.items()
+        if value is not None
+    }
     if not isinstance(cost, str):
         texts["cost"] = "macs"  # the field only takes names; the run's files have the cost's own
     config = config_of({**texts, "init": init if isinstance(init, str) else None, **options})
@@ -357,8 +362,11 @@ class Scribe:
     def finish(self, front: Front) -> None:
         history = self.job.slimming.history
         self.note_visits()
+        if self.metrics is not None:
+            self.metrics.finish()
         self.folder.write_front(front)
         draw_run(front, visits_of(history, front), self.folder.file(PICTURE))
+        report_at_end(self.folder.path)
         # Last: a run is finished when its checkpoint says so.
         self.save()
         checkpoint.drop_old(self.folder)
@@ -384,7 +392,9 @@ def train_steps(job: Job, scribe: Scribe, watch: Watcher, stop: Stop) -> None:
     job.net.train()
     batches = job.batches()
     while slimming.steps < job.total_steps:
-        job.step(*next(batches))
+        with timed(slimming.seconds, "data"):
+            batch = next(batches)
+        job.step(*batch)
         watch(progress_of(job))
         scribe.note_step()
         # All processes stop after the same step.
@@ -436,7 +446,11 @@ class MetricsLog:
     def __init__(self, job: Job, folder: RunFolder) -> None:
         self.job, self.folder = job, folder
         # A run that goes on counts on.
-        self.started = time.perf_counter() - seconds_so_far(folder)
+        last = last_line(folder)
+        self.started = time.perf_counter() - number_in(last, "seconds")
+        parts = last.get("parts")
+        for part in ("data", "search", "scoring"):
+            job.slimming.seconds[part] = number_in(parts if isinstance(parts, dict) else {}, part)
         where = folder.file("tensorboard")
         self.board = summary_writer()(where) if job.config.tensorboard else None
 
@@ -452,9 +466,7 @@ class MetricsLog:
             "costs": [slimming.cost(child) for child in slimming.widths],
             "lr": self.job.optimizer.param_groups[0]["lr"],
             "children": len(slimming.history),
-            "passes": slimming.passes,
-            "scoring_passes": slimming.scoring_passes,
-            "seconds": round(time.perf_counter() - self.started, 3),
+            **self.effort(),
         }
         self.folder.append(METRICS, [line])
         if self.board is not None:
@@ -462,12 +474,30 @@ class MetricsLog:
                 self.board.add_scalar(key, line[key], slimming.steps)
             self.board.flush()
 
+    def finish(self) -> None:
+        """A line without a loss: what it took to search at the end and to judge the children."""
+        line = {"step": self.job.slimming.steps, "phase": "front", **self.effort()}
+        self.folder.append(METRICS, [line])
 
-def seconds_so_far(folder: RunFolder) -> float:
+    def effort(self) -> dict[str, Any]:
+        slimming = self.job.slimming
+        return {
+            "passes": slimming.passes,
+            "scoring_passes": slimming.scoring_passes,
+            "seconds": round(time.perf_counter() - self.started, 3),
+            "parts": {part: round(seconds, 3) for part, seconds in slimming.seconds.items()},
+        }
+
+
+def last_line(folder: RunFolder) -> dict[str, Any]:
     file = folder.file(METRICS)
     lines = read_lines(file) if file.exists() else []
-    seconds = lines[-1].get("seconds", 0.0) if lines else 0.0
-    return seconds if isinstance(seconds, (int, float)) else 0.0
+    return lines[-1] if lines else {}
+
+
+def number_in(record: dict[str, Any], name: str) -> float:
+    value = record.get(name)
+    return value if isinstance(value, (int, float)) else 0.0
 
 
 def summary_writer() -> Any:

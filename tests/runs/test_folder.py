@@ -263,7 +263,7 @@ def test_a_log_that_begins_late_writes_the_same_file(finished: Run, tmp_path: Pa
 
 def test_what_lies_in_a_run(finished: Run) -> None:
     found = sorted(entry.name for entry in finished.path.iterdir())
-    assert found == sorted({*MADE, "checkpoint"} - {"report.html", "tensorboard", "latency.json"})
+    assert found == sorted({*MADE, "checkpoint"} - {"tensorboard", "latency.json"})
     assert found == [
         "checkpoint",
         "config.json",
@@ -271,6 +271,7 @@ def test_what_lies_in_a_run(finished: Run) -> None:
         "front.png",
         "history.jsonl",
         "metrics.jsonl",
+        "report.html",
         "samples.safetensors",
     ]
     inside = sorted(entry.name for entry in finished.folder.file("checkpoint").iterdir())
@@ -300,8 +301,14 @@ def test_its_front(finished: Run) -> None:
 
 
 def test_its_metrics(finished: Run) -> None:
-    lines = [json.loads(line) for line in finished.folder.file(METRICS).read_text().splitlines()]
+    *lines, end = map(json.loads, finished.folder.file(METRICS).read_text().splitlines())
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    assert (end["step"], end["phase"]) == (6, "front")
+    times = [line["seconds"] for line in (*lines, end)]
+    assert times == sorted(times)
+    for line in (*lines, end):
+        assert line["parts"].keys() == {"data", "search", "scoring"}
+        assert 0 <= sum(line["parts"].values()) <= line["seconds"]
     for line in lines:
         assert len(line["losses"]) == len(line["costs"]) == 4
         assert (line["loss"], line["smallest_loss"]) == (line["losses"][0], line["losses"][-1])

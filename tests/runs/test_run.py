@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -212,3 +213,32 @@ def test_a_model_that_is_given_again(own_run: Path) -> None:
 def test_another_model_than_the_one_that_was_trained(own_run: Path) -> None:
     with pytest.raises(UserError, match="checkpoint: the weights do not fit the network"):
         _ = joslim.load(own_run, model="resnet8").net
+
+
+def test_threads_run_different_children_of_one_loaded_run(finished: Run) -> None:
+    """Views on the shared weights, each with its own statistics: as if they ran one by one."""
+    run = joslim.load(finished.path)
+    images = torch.randn(4, 3, 8, 8)
+    points = [run.net.space.smallest, *map(run.net.space.uniform, (0.7, 0.9))]
+    expected = []
+    for point in points:
+        run.net.use(point)
+        joslim.recalibrate(run.net, [torch.randn(8, 3, 8, 8)])
+        with torch.inference_mode():
+            expected.append(run.net(images))
+    answers: dict[int, list[torch.Tensor]] = {}
+
+    def work(number: int) -> None:
+        child = run.net.child(points[number], share=True)
+        with torch.inference_mode():
+            answers[number] = [child(images) for _ in range(20)]
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(len(points))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number, right in enumerate(expected):
+        for answer in answers[number]:
+            torch.testing.assert_close(answer, right)
+    assert not torch.equal(expected[0], expected[1])

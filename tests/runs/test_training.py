@@ -40,9 +40,9 @@ def weights_of(path: Path) -> dict[str, Tensor]:
 
 
 def metrics_of(path: Path) -> list[dict[str, Any]]:
-    """Without the time."""
+    """Without the times."""
     lines = read_lines(path / "metrics.jsonl")
-    return [{key: line[key] for key in line if key != "seconds"} for line in lines]
+    return [{key: line[key] for key in line if key not in ("seconds", "parts")} for line in lines]
 
 
 def assert_same_run(one: Path, other: Path) -> None:

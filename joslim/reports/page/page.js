@@ -1,0 +1,150 @@
+// What is looked at, and its place in the address, so that a reload comes back to it.
+
+const DATA = JSON.parse(byId("data").textContent);
+const view = {
+  at: 0,
+  story: null,
+  cost: null,
+  measure: null,
+  budget: null,
+  child: null,
+  marks: null,
+};
+
+function showRun(at, wish = {}) {
+  view.at = at;
+  view.story = DATA.runs[at];
+  const { front } = view.story;
+  view.cost = front.costs.includes(wish.cost) ? wish.cost : front.key;
+  view.measure = front.measures.includes(wish.measure) ? wish.measure : front.measures[0];
+  showHead();
+  setUpBudget();
+  view.child = null;
+  view.budget = wish.budget > 0 && Number.isFinite(wish.budget) ? wish.budget : defaultBudget();
+  showFront();
+  setBudget(view.budget);
+  showCourse();
+}
+
+function showHead() {
+  const { story } = view;
+  const { front, status, times } = story;
+  byId("title").textContent = DATA.runs.length > 1 ? `${DATA.runs.length} runs` : story.name;
+  byId("subtitle").textContent =
+    DATA.runs.length > 1
+      ? DATA.runs.map((run) => run.name).join(", ")
+      : `${story.model} on ${story.data}, method ${story.method}, seed ${story.seed}`;
+  const best = front.measures[0];
+  const values = front.children.map((child) => child[best]);
+  const [least, most] = ends(values);
+  putFigures(byId("figures"), [
+    [
+      MEASURE_WORDS[best],
+      `${formatMeasure(best, least).replace(" %", "")}–${formatMeasure(best, most)}`,
+      "best to worst child",
+    ],
+    [
+      costName(front.key),
+      `${formatSize(front.key, front.span[0])}–${formatSize(front.key, front.span[1])}`,
+      "smallest to full network",
+    ],
+    [
+      "children on the front",
+      formatCount(front.children.length),
+      `of ${formatCount(story.visits.length)} visited`,
+    ],
+    ...(front.area[best] === undefined
+      ? []
+      : [
+          ["area under the curve", `${fixed(front.area[best], 2)} %`, "lower is better"],
+          ["hypervolume", fixed(front.hypervolume[best], 4), "higher is better"],
+        ]),
+    ...(times.seconds
+      ? [["wall time", duration(times.seconds), `${formatCount(status.step)} steps`]]
+      : []),
+  ]);
+  showTraining();
+}
+
+function showTraining() {
+  const going = DATA.runs.filter((story) => !story.status.finished);
+  byId("training").hidden = going.length === 0;
+  byId("training").textContent =
+    going
+      .map(
+        ({ name, status }) =>
+          `${DATA.runs.length > 1 ? `${name}: ` : ""}training: step ${formatCount(status.step)}${status.total ? ` of ${formatCount(status.total)}` : ""}`,
+      )
+      .join("; ") +
+    (DATA.refresh ? `. This page reads itself again every ${DATA.refresh} seconds.` : ".");
+}
+
+// The address: #run=0&cost=macs&measure=test_error&budget=20000
+
+let remembering = null;
+
+// A little later: browsers refuse an address that changes with every move of a slider.
+function remember() {
+  clearTimeout(remembering);
+  remembering = setTimeout(() => {
+    const { at, cost, measure, budget } = view;
+    history.replaceState(
+      history.state,
+      "",
+      `#${new URLSearchParams({ run: at, cost, measure, budget })}`,
+    );
+  }, 150);
+}
+
+function remembered() {
+  const place = new URLSearchParams(location.hash.slice(1));
+  const at = Number(place.get("run"));
+  return {
+    at: Number.isInteger(at) && at >= 0 && at < DATA.runs.length ? at : 0,
+    cost: place.get("cost"),
+    measure: place.get("measure"),
+    budget: Number(place.get("budget")),
+  };
+}
+
+function begin() {
+  const { at, ...wish } = remembered();
+  byId("run-choice").hidden = DATA.runs.length < 2;
+  options(
+    byId("run"),
+    DATA.runs.map((story, place) => [place, story.name]),
+  );
+  byId("run").value = String(at);
+  byId("run").addEventListener("change", () =>
+    showRun(Number(byId("run").value), { cost: view.cost, measure: view.measure }),
+  );
+  addEventListener("hashchange", () => {
+    const { at: other, ...wanted } = remembered();
+    byId("run").value = String(other);
+    showRun(other, wanted);
+  });
+  listenToBudget();
+  listenToCourse();
+  showRun(at, wish);
+  showBoards();
+  comeBack();
+  if (DATA.refresh) setInterval(readAgain, 1000 * DATA.refresh);
+}
+
+// While a run trains the page is read again, and the reader keeps the place.
+
+function readAgain() {
+  // Half a number is no budget yet.
+  if (document.activeElement === byId("budget")) return;
+  const open = document.querySelector("details").open;
+  history.replaceState({ focused: document.activeElement.id, open }, "");
+  location.reload();
+}
+
+function comeBack() {
+  const { focused, open } = history.state || {};
+  document.querySelector("details").open = Boolean(open);
+  if (focused) byId(focused)?.focus({ preventScroll: true });
+}
+
+begin();

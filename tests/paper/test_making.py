@@ -1,0 +1,182 @@
+"""Figures from nothing: what is planned, and all of them for real at toy scale."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import joslim.paper.making as making
+from joslim.comparing import Comparison, Entry
+from joslim.errors import RunFailed, Stopped, UserError
+from joslim.paper.drawing import Wishes
+from joslim.paper.figures import FIGURES
+from joslim.paper.latency import Clock
+from joslim.paper.making import draw_runs, make_figure
+from joslim.runs.run import Run
+
+Made = Callable[..., Run]
+TOY: dict[str, Any] = {
+    "model": "resnet8",
+    "data": "digits",
+    "recipe": "digits",
+    "low": 0.7,
+    "steps": 2,
+    "batch": 16,
+    "front_images": 32,
+    "threads": 1,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "words"),
+    [
+        ("cifar", {"only": ["cifar100-resnet21"]}, "only: unknown name 'cifar100-resnet21'"),
+        ("bisection", {"searcher": "nsga2"}, "searcher: 'nsga2' given, but this figure varies it"),
+        ("k", {"every": 3}, "every: 3 given, but this figure varies it"),
+        ("cifar", {"steps": 0}, "steps: 0 given"),
+        ("cifar", {"nonsense": 1}, "configuration: unknown name 'nonsense'"),
+        ("imagenet", {"data": "folder:imagenet"}, "fetch ILSVRC2012_img_train.tar"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_trained(
+    name: str, settings: dict[str, Any], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError) as caught:
+        make_figure(name, tmp_path / "out", **settings)
+    assert words in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(UserError, match="is a file, a folder is needed"):
+        make_figure("cifar", tmp_path / "out", **TOY)
+
+
+# Figures for real
+
+
+def train_here(
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    costs: Sequence[str],
+    models: Sequence[str],
+    *,
+    out: Path,
+    **config: Any,
+) -> Comparison:
+    """What `compare` does, without its processes: they take seconds to start."""
+    from joslim.comparing.entries import entry_of_run
+    from joslim.runs.config import SEARCHING
+    from joslim.runs.training import train
+
+    entries = []
+    for method in methods:
+        for seed in seeds:
+            (cost,), (model,) = costs, models
+            path = out / f"{model}-{cost}-{method}-seed{seed}"
+            own = dict(config)
+            if method not in SEARCHING:
+                own.pop("searcher", None)
+            train(model, cost=cost, method=method, seed=seed, out=path, resume=True, **own)
+            entries.append(entry_of_run(path))
+    return Comparison(entries)
+
+
+@pytest.fixture(scope="module")
+def toys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of all figures: they share their trainings, as those of a user do."""
+    return tmp_path_factory.mktemp("toys")
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_at_toy_scale(name: str, toys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(making, "compare", train_here)
+    # A picture of each run takes as long as the run.
+    monkeypatch.setattr("joslim.runs.training.draw_run", lambda *_: None)
+    ks = [1, 2] if name == "k" else None
+    # One round of the paper's searches: they take seconds.
+    short: dict[str, Any] = {"every": 2, "bisections": 1} if name == "bisection" else {}
+    wishes = Wishes(clock=Clock(device="cpu", batch=2, threads=1))
+    record = make_figure(name, toys, seeds=[0], ks=ks, wishes=wishes, **TOY, **short)
+    assert (record["figure"], record["of_the_paper"]) == (name, FIGURES[name].place)
+    assert [Path(file).name for file in record["files"]] == [
+        f"{name}.png",
+        f"{name}.svg",
+        f"{name}.json",
+    ]
+    assert (toys / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    stored = json.loads((toys / f"{name}.json").read_text())
+    assert stored["panels"] == json.loads(json.dumps(record["panels"]))
+    own = [panel for panel in stored["panels"] if panel["title"] == "ResNet8, digits"]
+    assert len(own) == (2 if name == "autoslim" else 1)
+
+
+def failing(*_: Any, out: Path, **__: Any) -> Comparison:
+    return Comparison([Entry("resnet8", "macs", "slim", 0, out / "a", failure="no memory")])
+
+
+def test_trainings_that_failed_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(making, "compare", failing)
+    with pytest.raises(RunFailed, match=r"1 of 1 trainings have failed.*a: no memory"):
+        make_figure("cifar", tmp_path, seeds=[0], **TOY)
+    assert not (tmp_path / "cifar.png").exists()
+
+
+def stopping(*_: Any, **__: Any) -> Comparison:
+    raise Stopped("type joslim compare --out ... to go on", 15)
+
+
+def test_a_signal_leaves_word_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(making, "compare", stopping)
+    with pytest.raises(Stopped, match="stopped; the same command goes on in") as caught:
+        make_figure("cifar", tmp_path, **TOY)
+    assert caught.value.signal == 15
+
+
+# Runs that are there
+
+
+def test_runs_are_drawn_into_the_file_that_is_asked_for(made: Made, tmp_path: Path) -> None:
+    runs = [made("a").path, made("b", method="slim").path]
+    record = draw_runs("cifar", runs, tmp_path / "x.svg")
+    assert record["files"] == [str(tmp_path / "x.svg"), str(tmp_path / "x.json")]
+    assert not (tmp_path / "x.png").exists()
+    assert json.loads((tmp_path / "x.json").read_text())["figure"] == "cifar"
+
+
+def test_a_comparison_stands_for_its_runs(made: Made, tmp_path: Path) -> None:
+    tasks = [
+        {"model": "resnet20", "cost": "macs", "method": method, "seed": 0}
+        for method in ("slim", "joslim")
+    ]
+    for task in tasks:
+        made(f"all/resnet20-macs-{task['method']}-seed0", method=task["method"])
+    (tmp_path / "all" / "compare.json").write_text(json.dumps({"settings": {}, "tasks": tasks}))
+    record = draw_runs("cifar", [tmp_path / "all"], tmp_path / "x.png")
+    assert list(record["panels"][0]["lines"]) == ["slim", "joslim"]
+
+
+def test_a_run_that_is_still_training(made: Made, tmp_path: Path) -> None:
+    run = made("a", done=3)
+    with pytest.raises(UserError, match=r"a' .* step 3 of 8"):
+        draw_runs("cifar", [run.path], tmp_path / "x.png")
+    (run.path / "front.json").unlink()
+    with pytest.raises(UserError, match="has no front yet"):
+        draw_runs("cifar", [run.path], tmp_path / "x.png")
+
+
+def test_an_empty_front(made: Made, tmp_path: Path) -> None:
+    file = made("a").path / "front.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "children": []}))
+    with pytest.raises(UserError, match=r"children: 0 entries"):
+        draw_runs("cifar", [tmp_path / "a"], tmp_path / "x.png")
+
+
+@pytest.mark.parametrize("path", ["x.gif", "missing/x.png"])
+def test_pictures_that_cannot_be_written(path: str, made: Made, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="path: "):
+        draw_runs("cifar", [made("a").path], tmp_path / path)
