@@ -31,6 +31,9 @@ bench: .venv/installed
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/latency.py
 	$(BIN)/python benchmarks/scaling.py
+	$(BIN)/python benchmarks/switch.py
+	$(BIN)/python benchmarks/allocate.py
+	$(BIN)/python benchmarks/page.py
 
 test-gpu: .venv/installed
 	$(BIN)/python -m pytest -m cuda
