@@ -1,5 +1,6 @@
 """What all tests share: settings of hypothesis, ways to call the program, one finished run."""
 
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 # Hypothesis takes its time, and draws the same examples in every run.
 settings.register_profile("house", deadline=None, derandomize=True)
 settings.load_profile("house")
+
+# A program that is started in the background may be told to ignore Ctrl-C; tests send it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 HOUSE = Path(__file__).parents[1]
 Process = subprocess.CompletedProcess[str]

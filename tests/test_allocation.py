@@ -2,8 +2,6 @@
 
 import itertools
 import math
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -228,14 +226,3 @@ def test_more_that_is_refused() -> None:
         allocate([made([(1, 1, 1)], latency_ms=3), SMALL], latency_ms=3)
     with pytest.raises(UserError, match="cost: 1048576 combinations are too many"):
         allocate([SMALL] * 20, cost=len, budget=30)
-
-
-def test_the_robot(tmp_path: Path) -> None:
-    command = [sys.executable, str(HOUSE / "examples" / "robot.py"), str(tmp_path)]
-    result = subprocess.run(command, cwd=HOUSE, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-    lines = [line for line in result.stdout.splitlines() if "% in all" in line]
-    totals = [float(line.split("macs:")[1].split("%")[0]) for line in lines]
-    assert len(totals) == 3
-    assert totals == sorted(totals, reverse=True)
-    assert totals[-1] < totals[0]

@@ -127,14 +127,19 @@ class RunFolder:
         with (self.path / name).open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(line, allow_nan=False) + "\n" for line in lines)
 
-    def cut_metrics(self, step: int) -> None:
-        """Forget what was logged after this step: it will be logged again."""
+    def cut_metrics(self, step: int, finished: bool = False) -> None:
+        """Forget what was logged after this step: it will be logged again.
+
+        So will the last line of a run, which has a phase, unless the run is finished.
+        """
         file = self.path / METRICS
         if not file.exists():
             return
-        # The last line of a finished run, which has a phase, comes again at the end.
-        steps = [line for line in read_lines(file) if "phase" not in line]
-        kept = [line for line in steps if is_count(line.get("step"), step)]
+        kept = [
+            line
+            for line in read_lines(file)
+            if is_count(line.get("step"), step) and (finished or "phase" not in line)
+        ]
         text = "".join(json.dumps(line) + "\n" for line in kept)
         if text != read_text(self.path, file):
             write_whole(file, text)

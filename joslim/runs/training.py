@@ -304,7 +304,7 @@ def take_over(job: Job, folder: RunFolder, until: int | None) -> None:
         if until < done:
             raise UserError(f"until: {until} is less than the {done} steps that are done")
         write_config(job, folder)
-    folder.cut_metrics(done)
+    folder.cut_metrics(done, job.finished)
 
 
 def check_same_training(job: Job, folder: RunFolder, until: int | None) -> None:

@@ -199,6 +199,12 @@ def test_metrics_after_the_checkpoint_are_forgotten(tmp_path: Path) -> None:
         file.write('{"step": 5, "lo')
     folder.cut_metrics(3)
     assert read_lines(folder.file(METRICS)) == [{"step": 1}, {"step": 2}, {"step": 3}]
+    end = {"step": 3, "phase": "front"}
+    folder.append(METRICS, [end])
+    folder.cut_metrics(3, finished=True)
+    assert read_lines(folder.file(METRICS))[-1] == end
+    folder.cut_metrics(3)
+    assert read_lines(folder.file(METRICS)) == [{"step": 1}, {"step": 2}, {"step": 3}]
 
 
 # The history

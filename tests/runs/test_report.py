@@ -95,7 +95,8 @@ def test_a_watched_run_is_written_until_it_ends(
 ) -> None:
     page, told, refreshes = copied / "report.html", [], []
     front, history = (copied / "front.json").read_text(), (copied / "history.jsonl").read_text()
-    (copied / "front.json").unlink()
+    for name in ("front.json", "report.html"):
+        (copied / name).unlink()
     (copied / "history.jsonl").write_text(history.splitlines(keepends=True)[0])
     stages = iter(
         [

@@ -70,7 +70,8 @@ def image(pixels: int = 8, batch: int = 2) -> Tensor:
 # --- nothing changes at full width ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", list(MODELS))
+# The wide ones are the same code with more channels, and seconds each.
+@pytest.mark.parametrize("name", [name for name in MODELS if not name.endswith("x")])
 def test_models_stay_what_they_are(name, strangers, assert_same):
     x = image(16)
     net = joslim.slim(strangers.shaken(MODELS[name](num_classes=10)), x).double()
