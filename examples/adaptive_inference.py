@@ -9,15 +9,14 @@ processes that keep all cores busy: once by the full network alone, once with th
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import cycle
-from multiprocessing.synchronize import Barrier
 
 import torch
 from matplotlib.axes import Axes
@@ -25,7 +24,7 @@ from matplotlib.figure import Figure
 
 import joslim
 
-BATCH = 64
+BATCH = 1024
 # How much the newest measurement counts, and the part of the target that is aimed at: the times of
 # a busy machine scatter.
 NEWEST = 0.3
@@ -77,14 +76,15 @@ def main() -> None:
     data = joslim.load_data(
         run.config.data, run.config.data_root, size=run.net.example[0].shape[-1]
     )
-    batches = [batch for batch in data.sweep("test", BATCH) if len(batch[0]) == BATCH]
-    quiet_ms = measured_alone(run.net, points, batches[0][0])
+    images, labels = next(iter(data.sweep("test", data.sizes["test"])))
+    stream = batches_of(images, labels)
+    quiet_ms = measured_alone(run.net, points, next(stream)[0])
     target_ms = options.target or 1.3 * quiet_ms[-1]
     print(f"target {target_ms:.1f} ms for {BATCH} images; full network alone {quiet_ms[-1]:.1f} ms")
 
     def serve(choose: Callable[[], int], learn: Callable[[int, float], None]) -> list[Served]:
         with load_in_the_middle(options.seconds):
-            return list(serving(run.net, points, batches, options.seconds, choose, learn))
+            return list(serving(run.net, points, stream, options.seconds, choose, learn))
 
     controller = Controller(points, quiet_ms, target_ms)
     fixed = serve(lambda: len(points) - 1, lambda number, ms: None)
@@ -93,6 +93,16 @@ def main() -> None:
         print(f"{name:<13} {described(served, options.seconds, target_ms)}")
     draw(fixed, adaptive, points, target_ms, options)
     print(f"picture: {options.out}")
+
+
+def batches_of(
+    images: torch.Tensor, labels: torch.Tensor
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """What arrives: random images of the test set, without end."""
+    generator = torch.Generator().manual_seed(0)
+    while True:
+        drawn = torch.randint(len(images), (BATCH,), generator=generator)
+        yield images[drawn], labels[drawn]
 
 
 def measured_alone(
@@ -118,14 +128,14 @@ def forward(net: joslim.SlimmableNet, images: torch.Tensor) -> tuple[float, torc
 def serving(
     net: joslim.SlimmableNet,
     points: list[joslim.Point],
-    batches: list[tuple[torch.Tensor, torch.Tensor]],
+    stream: Iterator[tuple[torch.Tensor, torch.Tensor]],
     seconds: float,
     choose: Callable[[], int],
     learn: Callable[[int, float], None],
 ) -> Iterator[Served]:
     """Batch after batch for some seconds. A switch takes microseconds, so each may have its own."""
     start = time.perf_counter()
-    for images, labels in cycle(batches):
+    for images, labels in stream:
         now = time.perf_counter() - start
         if now > seconds:
             return
@@ -139,29 +149,18 @@ def serving(
 @contextmanager
 def load_in_the_middle(seconds: float) -> Iterator[None]:
     """Two busy processes for each core, in the second third of the time."""
-    context = multiprocessing.get_context("spawn")
-    ready = context.Barrier(2 * cores() + 1)
-    busy = [
-        context.Process(target=spin, args=(ready, seconds / 3), daemon=True)
-        for _ in range(2 * cores())
-    ]
-    for process in busy:
-        process.start()
-    ready.wait()
+    begin = time.time() + seconds / 3
+    code = (
+        f"import time; time.sleep(max(0, {begin} - time.time()))\n"
+        f"while time.time() < {begin + seconds / 3}: pass"
+    )
+    busy = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2 * cores())]
     try:
         yield
     finally:
         for process in busy:
-            process.terminate()
-            process.join()
-
-
-def spin(ready: Barrier, third: float) -> None:
-    ready.wait()
-    time.sleep(third)
-    end = time.perf_counter() + third
-    while time.perf_counter() < end:
-        pass
+            process.kill()
+            process.wait()
 
 
 def cores() -> int:
