@@ -38,7 +38,7 @@ from joslim.slimmable import SlimmableNet, statistics_of
 from joslim.training.distillation import Distillation, distillation
 from joslim.training.evaluate import Metric, errors, mean_loss, moved, score, wrong
 from joslim.training.step import Criterion, backward, clip_gradients, refuse_non_finite
-from joslim.untrusted import json_count
+from joslim.untrusted import json_count, json_number
 from joslim.widths import Widths
 
 # Children that a whole training visits, unless K is given (the paper's choice).
@@ -57,8 +57,10 @@ class Slimming:
     scoring: un-augmented training batches (inputs, labels); one of them scores all children of a
     round. every: steps between choices (K); by default so that 1000 children are visited.
     samples: widths besides the largest and the smallest (M). widths: the child of method `single`.
-    distill: how children learn from the full network. searcher: a Searcher, or the name of one,
-    which search_options change (beta, epsilon, ...).
+    distill: how children learn from the full network. label_share: how much of their loss is that
+    of the labels instead. replay: the share of the trained widths that is drawn at each step from
+    the front known so far, in place of those of the search. searcher: a Searcher, or the name of
+    one, which search_options change (beta, epsilon, ...).
     rescore: children scored anew in a round, at most. seed: of everything random in here.
     """
 
@@ -74,6 +76,8 @@ class Slimming:
         samples: int = 2,
         widths: Widths | None = None,
         distill: str | Distillation = "soft",
+        label_share: float = 0.0,
+        replay: float = 0.0,
         preset: str = "default",
         searcher: str | Searcher | None = None,
         search_options: Mapping[str, Any] | None = None,
@@ -98,6 +102,8 @@ class Slimming:
             raise UserError(f"widths: only method single trains given widths, not {self.name!r}")
         self.alone = widths
         self.distill = distillation(distill)
+        self.label_share = checked_share("label_share", label_share)
+        self.replay = checked_share("replay", replay)
         default = self.preset.searchers.get(self.name, ("random", {}))
         own_options = dict(self.preset.searchers.values())
         self.searcher = chosen_searcher(searcher, default[0], own_options, search_options or {})
@@ -116,7 +122,11 @@ class Slimming:
         self.widths: list[Widths] = []
         self.losses = torch.zeros(0)
         self.criterion: Criterion | None = None
+        # What the method has chosen, which may hold for many steps, and when; when `widths` were
+        # drawn from that.
+        self._chosen: list[Widths] = []
         self._chosen_at = -1
+        self._drawn_at = -1
         self._finished_at = -1
 
     # The loop: step = backward + optimizer + advance
@@ -160,7 +170,15 @@ class Slimming:
         self._choose()
         inputs = tuple(x) if isinstance(x, (tuple, list)) else (x,)
         self.losses = backward(
-            self.model, self.net, self.widths, inputs, y, criterion, self.distill, differentiate
+            self.model,
+            self.net,
+            self.widths,
+            inputs,
+            y,
+            criterion,
+            self.distill,
+            differentiate,
+            self.label_share,
         )
         self.passes += len(self.widths)
         return self.losses[0]
@@ -171,19 +189,36 @@ class Slimming:
         self.net.statistics.clear()
 
     def _choose(self) -> None:
-        in_force = self._chosen_at >= 0 and (
-            self._chosen_at == self.steps
-            or (self.method.in_rounds and self.steps // self.every == self._chosen_at // self.every)
-        )
-        if in_force:
+        if self._drawn_at == self.steps:  # gradients are being accumulated
             return
-        chosen = self.method.choose(self)
+        same_round = self._chosen_at >= 0 and (
+            self.method.in_rounds and self.steps // self.every == self._chosen_at // self.every
+        )
+        if not same_round:
+            self._chosen = self.method.choose(self)
+            self._chosen_at = self.steps
         if self.method.sandwich:
+            drawn = self._replayed(self._chosen)
             # Once each: a full network that learns from itself would only cost time.
-            self.widths = [*dict.fromkeys([self.space.full, *chosen, self.space.smallest])]
+            self.widths = [*dict.fromkeys([self.space.full, *drawn, self.space.smallest])]
         else:
             self.widths = [self.alone or self.space.full]
-        self._chosen_at = self.steps
+        self._drawn_at = self.steps
+
+    def _replayed(self, chosen: list[Widths]) -> list[Widths]:
+        """Each of them; or, as often as `replay` says, a child of the front in its place."""
+        if self.replay == 0:
+            return chosen
+        scored = self.history.scored()
+        front = scored.ids[non_dominated(scored.losses, scored.costs)]
+        if not len(front):
+            return chosen
+        drawn = self.rng.choice(front, size=len(chosen))
+        instead = self.rng.random(len(chosen)) < self.replay
+        return [
+            self.history.visits[other].widths if swap else child
+            for child, other, swap in zip(chosen, drawn, instead)
+        ]
 
     # What methods ask for
 
@@ -337,7 +372,9 @@ class Slimming:
             "steps": self.steps,
             "passes": self.passes,
             "scoring_passes": self.scoring_passes,
+            "chosen": [list(child.counts) for child in self._chosen],
             "chosen_at": self._chosen_at,
+            "drawn_at": self._drawn_at,
             "finished_at": self._finished_at,
             "widths": [list(child.counts) for child in self.widths],
             "history": self.history.state_dict(),
@@ -354,6 +391,8 @@ class Slimming:
             "cost": self.cost.name,
             "every": self.every,
             "samples": self.samples,
+            "label_share": self.label_share,
+            "replay": self.replay,
             "searcher": type(self.searcher).__name__,
         }
 
@@ -363,7 +402,9 @@ class Slimming:
                 raise UserError(f"{field}: the state is of {theirs!r}, this is {mine!r}")
         for field in ("steps", "passes", "scoring_passes"):
             setattr(self, field, json_count(state[field], field, 0, MOST_STEPS))
+        self._chosen = [self.space.of_counts(counts) for counts in state["chosen"]]
         self._chosen_at = json_count(state["chosen_at"], "chosen_at", -1, MOST_STEPS)
+        self._drawn_at = json_count(state["drawn_at"], "drawn_at", -1, MOST_STEPS)
         self._finished_at = json_count(state["finished_at"], "finished_at", -1, MOST_STEPS)
         self.widths = [self.space.of_counts(counts) for counts in state["widths"]]
         self.history.load_state_dict(state["history"])
@@ -413,6 +454,13 @@ def slimmable_inside(net: nn.Module) -> SlimmableNet:
 def at_least_one(field: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
         raise UserError(f"{field}: {value!r} is not a whole number of at least 1")
+
+
+def checked_share(field: str, value: Any) -> float:
+    share = json_number(value, field)
+    if not 0 <= share <= 1:
+        raise UserError(f"{field}: {value!r} is not a share from 0 to 1")
+    return share
 
 
 def default_every(total_steps: int, samples: int) -> int:

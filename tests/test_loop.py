@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import joslim
 from joslim import METHODS, Data, RunFailed, SlimmableNet, Slimming, UserError, Widths
+from joslim.front import non_dominated
 from joslim.loop import KEPT_BATCHES, default_every, first_images
 from joslim.search.evolution import Evolution
 from joslim.search.scalarized import RandomScalarized, Scalarized
@@ -149,6 +150,19 @@ def test_parts_of_a_batch_have_the_same_widths(digits: Data, method: str) -> Non
         slimming.advance()
     assert len(set(seen[:3])) == len(set(seen[3:])) == 1
     assert seen[0] != seen[3]
+
+
+def test_replayed_widths_are_those_of_the_front(digits: Data) -> None:
+    slimming = slimming_of(digits, replay=1.0)
+    fronts = []
+    for widths in (train(slimming, digits, 1)[0] for _ in range(20)):
+        scored = slimming.history.scored()
+        best = scored.ids[non_dominated(scored.losses, scored.costs)]
+        front = {slimming.history.visits[child].widths for child in best}
+        assert set(widths) <= {*front, slimming.space.full, slimming.space.smallest}
+        fronts.append(tuple(widths))
+    assert len({*fronts}) > 5, "drawn at each step, and not once a round"
+    assert len(slimming.history) > 10, "the search goes on"
 
 
 def test_clipping(digits: Data) -> None:
@@ -489,15 +503,20 @@ def through_torch(state: Any) -> Any:
     return torch.load(file, weights_only=True)
 
 
-@pytest.mark.parametrize("method", list(METHODS))
+VARIANTS = {method: {"method": method} for method in METHODS}
+VARIANTS["replayed"] = {"method": "joslim", "replay": 0.6, "label_share": 0.5}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("copied", [through_json, through_torch])
 def test_a_restored_training_goes_on_as_if_nothing_had_happened(
-    digits: Data, copied: Callable[[Any], Any], method: str
+    digits: Data, copied: Callable[[Any], Any], variant: str
 ) -> None:
     """Saved at step 7 of 20, in the middle of a round of 4."""
-    whole = slimming_of(digits, method=method)
+    options: dict[str, Any] = VARIANTS[variant]
+    whole = slimming_of(digits, **options)
     expected = train(whole, digits, 20)
-    first = slimming_of(digits, method=method)
+    first = slimming_of(digits, **options)
     optimizer = sgd(first.net)
     seen = train(first, digits, 7, optimizer)
     state = copied(first.state_dict())
@@ -505,7 +524,7 @@ def test_a_restored_training_goes_on_as_if_nothing_had_happened(
     optimizer_state = through_torch(optimizer.state_dict())
     train(first, digits, 2, optimizer)  # what happens after saving is of no account
 
-    second = slimming_of(digits, make(seed=5), method=method, seed=77)
+    second = slimming_of(digits, make(seed=5), **options, seed=77)
     second.net.load_state_dict(weights)
     second.load_state_dict(state)
     assert second.steps == 7
@@ -517,8 +536,8 @@ def test_a_restored_training_goes_on_as_if_nothing_had_happened(
     assert second.state_dict() == whole.state_dict()
     for left, right in zip(second.net.parameters(), whole.net.parameters()):
         assert torch.equal(left, right)
-    options = {"images": 128, "test": digits.sweep("test", 512)}
-    assert second.front(**options) == whole.front(**options)
+    judged = {"images": 128, "test": digits.sweep("test", 512)}
+    assert second.front(**judged) == whole.front(**judged)
 
 
 def test_a_state_of_another_training_is_refused(digits: Data) -> None:
@@ -647,6 +666,8 @@ def test_a_wrapped_network(digits: Data) -> None:
         ({"total_steps": 0}, "total_steps: 0 "),
         ({"total_steps": 10.0}, "total_steps: 10.0 "),
         ({"rescore": 0}, "rescore: 0 "),
+        ({"replay": 1.5}, "replay: 1.5 "),
+        ({"label_share": "all"}, "label_share: 'all' "),
         ({"method": "joslym"}, "method: .*'joslym'.*joslim"),
         ({"preset": "best"}, "preset: .*'best'.*default, paper"),
         ({"searcher": "grid"}, "searcher: .*'grid'.*targeted"),

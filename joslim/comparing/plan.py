@@ -36,6 +36,7 @@ LISTS = {"model": "models", "cost": "costs", "method": "methods", "seed": "seeds
 # Settings that only some methods can take: the others are trained without them.
 ONLY_FOR = {
     **dict.fromkeys(("searcher", "beta", "epsilon", "bisections"), SEARCHING),
+    "replay": ("joslim",),
     "widths": ("single",),
 }
 # Where and how a run runs: this may differ from one command to the next.

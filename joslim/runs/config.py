@@ -118,6 +118,10 @@ class Config:
     warmup: float | None = option(None, "Share of the training with a rising rate.", least=0)
     label_smoothing: float | None = option(None, "For the full network.", least=0, most=0.9)
     distill: str = option("soft", "What children learn from the full one.", names=distillations)
+    label_share: float = option(0.0, "Of the labels in what children learn.", least=0, most=1)
+    replay: float = option(
+        0.0, "Joslim: share of trained widths drawn from the front so far.", least=0, most=1
+    )
     clip: float | None = option(None, "Largest norm of the gradient.", above=0)
     val: float = option(0.1, "Training images kept for validation: a share or a number.", least=0)
     crop_scale: float | None = option(
@@ -142,6 +146,8 @@ class Config:
                 f"searcher: method {self.method!r} does not search; allowed with: "
                 f"{', '.join(SEARCHING)}"
             )
+        if self.replay and self.method != "joslim":
+            raise UserError(f"replay: it is for method joslim, not {self.method!r}; leave it out")
         if self.widths is not None and self.method != "single":
             raise UserError(f"widths: only method single trains given widths, not {self.method!r}")
 

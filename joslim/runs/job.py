@@ -179,6 +179,8 @@ def make_job(
         samples=config.samples,
         widths=parse_widths(config.widths, net.space),
         distill=config.distill,
+        label_share=config.label_share,
+        replay=config.replay,
         preset=config.preset,
         searcher=config.searcher,
         search_options=given(config, "beta", "epsilon", "bisections"),

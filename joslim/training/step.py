@@ -33,11 +33,13 @@ def backward(
     criterion: Criterion,
     distill: Distillation,
     differentiate: Callable[[Tensor], Any] = Tensor.backward,
+    label_share: float = 0.0,
 ) -> Tensor:
     """Add the gradients of all these widths; returns their losses, [n], detached.
 
     The first of the widths learns from the labels, the others from its outputs (in-place
-    distillation: Yu and Huang 2019, Algorithm 1, lines 3 to 16). `model` is what is called: `net`,
+    distillation: Yu and Huang 2019, Algorithm 1, lines 3 to 16), or partly from the labels too:
+    `label_share` says how much of their loss that is. `model` is what is called: `net`,
     or a wrapper around it; one that reduces gradients over processes does so once, with the last
     of the widths. `differentiate` makes the gradients of a loss.
     """
@@ -51,10 +53,27 @@ def backward(
                     teacher = detached(outputs)
                     loss = criterion(outputs, labels)
                 else:
-                    loss = distill(outputs, teacher)
+                    loss = learned(outputs, teacher, labels, criterion, distill, label_share)
             differentiate(loss)
         losses.append(loss.detach())
     return torch.stack(losses)
+
+
+def learned(
+    outputs: Any,
+    teacher: Any,
+    labels: Any,
+    criterion: Criterion,
+    distill: Distillation,
+    label_share: float,
+) -> Tensor:
+    """The loss of a child. What counts for nothing is not computed."""
+    if label_share == 0:
+        return distill(outputs, teacher)
+    if label_share == 1:
+        return criterion(outputs, labels)
+    taught, told = distill(outputs, teacher), criterion(outputs, labels)
+    return (1 - label_share) * taught + label_share * told
 
 
 def reducing(model: nn.Module, now: bool) -> AbstractContextManager[Any]:

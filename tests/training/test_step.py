@@ -64,7 +64,9 @@ def assert_equal_gradients(left: dict[str, Tensor], right: dict[str, Tensor]) ->
         assert torch.allclose(left[name], right[name], atol=1e-12), name
 
 
-def by_hand(net: SlimmableNet, widths: list[Widths], x: Tensor, y: Tensor) -> dict[str, Tensor]:
+def by_hand(
+    net: SlimmableNet, widths: list[Widths], x: Tensor, y: Tensor, label_share: float = 0.0
+) -> dict[str, Tensor]:
     """One sum of losses, differentiated once: full on labels, the others on its probabilities."""
     net = copy.deepcopy(net)
     with net.at(widths[0]):
@@ -73,7 +75,9 @@ def by_hand(net: SlimmableNet, widths: list[Widths], x: Tensor, y: Tensor) -> di
     target = logits.detach().softmax(dim=1)
     for child in widths[1:]:
         with net.at(child):
-            total = total - (target * net(x).log_softmax(dim=1)).sum(dim=1).mean()
+            scores = net(x)
+        taught = -(target * scores.log_softmax(dim=1)).sum(dim=1).mean()
+        total = total + (1 - label_share) * taught + label_share * F.cross_entropy(scores, y)
     total.backward()
     return gradients(net)
 
@@ -86,6 +90,15 @@ def test_gradients_are_those_of_the_four_passes() -> None:
     assert losses.shape == (4,)
     assert not losses.requires_grad
     assert net.active == net.space.full
+
+
+@pytest.mark.parametrize("share", [0.3, 1.0])
+def test_children_learn_from_labels_too(share: float) -> None:
+    net, (x, y) = make(), batch()
+    expected = by_hand(net, four(net), x, y, share)
+    losses = (F.cross_entropy, soft_cross_entropy)
+    backward(net, net, four(net), (x,), y, *losses, label_share=share)
+    assert_equal_gradients(gradients(net), expected)
 
 
 def test_gradients_add_to_those_that_are_there() -> None:
