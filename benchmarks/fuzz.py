@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import copy
+import faulthandler
 import hashlib
 import io
 import json
@@ -516,9 +517,12 @@ def within_seconds() -> Iterator[None]:
 
     signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    # What waits inside of a library is deaf to signals: the benchmark ends, and says where.
+    faulthandler.dump_traceback_later(3 * SECONDS, exit=True)
     try:
         yield
     finally:
+        faulthandler.cancel_dump_traceback_later()
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 

@@ -1,14 +1,18 @@
-"""Values from JSON that anybody may have written: what they are not is a UserError.
+"""Values and files that anybody may have written.
 
-`where` is the place in the file, for the message.
+What a value of JSON is not is a UserError; `where` is its place in the file, for the message.
 """
 
 from __future__ import annotations
 
 import reprlib
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from joslim.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LONGEST_NAME = 1_000
 
@@ -50,6 +54,15 @@ def json_number(value: Any, where: str, most: float = 1e18) -> float:
     if not known or not -most <= value <= most:
         raise UserError(f"{where}: {shown(value)} is not a finite number")
     return value
+
+
+def stored_tensors(file: Path) -> dict[str, Tensor]:
+    """Of a .safetensors file. Nothing in it is executed; its faults are those of safetensors."""
+    from safetensors.torch import load_file
+
+    if file.exists() and not file.is_file():  # a pipe or a device would never end
+        raise OSError(f"{str(file)!r} is not a file")
+    return load_file(file)
 
 
 def shown(value: Any) -> str:

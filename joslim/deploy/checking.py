@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from joslim.errors import RunFailed, UserError
 from joslim.runs.folder import SAMPLES
 from joslim.runs.run import Run
 from joslim.training.evaluate import evaluating
+from joslim.untrusted import stored_tensors
 from joslim.widths import Widths
 
 # Of the largest score, or of 1 if that is smaller. Sums in another order differ by 1e-4 in the
@@ -38,7 +38,7 @@ def samples_of(run: Run) -> Tensor:
     """[n, channels, height, width] inputs that the run has kept for this."""
     file = run.folder.file(SAMPLES)
     try:
-        samples = load_file(file)["inputs"] if file.is_file() else None
+        samples = stored_tensors(file)["inputs"] if file.is_file() else None
     except (OSError, SafetensorError, KeyError) as error:
         raise UserError(f"run: cannot read {str(file)!r}: {error}") from error
     if samples is None:

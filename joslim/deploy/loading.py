@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from joslim.deploy.facts import FORMAT
@@ -18,7 +17,14 @@ from joslim.runs.checkpoint import MODEL, unshared
 from joslim.runs.folder import CONFIG, RunFolder
 from joslim.runs.network import load_model, make_net
 from joslim.runs.run import MOST_CLASSES, MOST_PIXELS, MOST_VALUES
-from joslim.untrusted import json_count, json_name, json_number, json_rows, json_value
+from joslim.untrusted import (
+    json_count,
+    json_name,
+    json_number,
+    json_rows,
+    json_value,
+    stored_tensors,
+)
 
 
 def load_child(path: str | Path, model: str | nn.Module | None = None) -> nn.Module:
@@ -42,7 +48,7 @@ def load_child(path: str | Path, model: str | nn.Module | None = None) -> nn.Mod
 
 def load_weights(module: nn.Module, file: Path) -> dict[str, Tensor]:
     """All of them; of those that share memory the file has one."""
-    weights, wanted = load_file(file), module.state_dict()
+    weights, wanted = stored_tensors(file), module.state_dict()
     module.load_state_dict(weights, strict=len(unshared(dict(wanted))) == len(wanted))
     return weights
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from joslim.errors import RunFailed, UserError
@@ -31,7 +31,7 @@ from joslim.runs.folder import CHECKPOINT, RunFolder, remove
 from joslim.slimmable import SlimmableNet
 from joslim.slimmable.layers import stored_statistic
 from joslim.slimmable.statistics import has_statistics
-from joslim.untrusted import json_count
+from joslim.untrusted import json_count, stored_tensors
 from joslim.widths import Widths
 
 MODEL = "model.safetensors"
@@ -160,7 +160,7 @@ def verify(path: Path) -> None:
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
     try:
-        return load_file(file)
+        return stored_tensors(file)
     except (OSError, SafetensorError) as error:
         raise UserError(f"checkpoint: cannot read {str(file)!r}: {error}") from error
 

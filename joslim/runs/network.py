@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from joslim.errors import UserError, unknown
 from joslim.models import MODELS
 from joslim.slimmable import SlimmableNet, slim, sort_channels
+from joslim.untrusted import stored_tensors
 
 # What wrappers put before the names of weights.
 PREFIXES = ("module.", "_orig_mod.")
@@ -123,7 +123,7 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
             "type safetensors.torch.save_file(model.state_dict(), 'weights.safetensors') to get one"
         )
     try:
-        return load_file(file)
+        return stored_tensors(file)
     except (OSError, SafetensorError, ValueError) as error:
         raise UserError(f"init: cannot read {str(path)!r}: {error}") from error
 

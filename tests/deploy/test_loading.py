@@ -1,6 +1,7 @@
 """`joslim.load_child`: the module again, and no code of strangers."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -104,4 +105,7 @@ def test_files_that_are_missing_or_broken(folder: Path, tmp_path: Path) -> None:
         joslim.load_child(tmp_path)
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(UserError, match="cannot be loaded"):
+        joslim.load_child(tmp_path)
+    os.mkfifo(tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match="is not a file"):
         joslim.load_child(tmp_path)
