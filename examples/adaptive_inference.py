@@ -71,8 +71,11 @@ def main() -> None:
     parser.add_argument("-o", "--out", default="adaptive.png", help="%(default)s")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    run = joslim.load(options.run)
-    points = list(run.front)
+    try:
+        run = joslim.load(options.run)
+        points = list(run.front)
+    except joslim.UserError as error:
+        parser.error(str(error))
     data = joslim.load_data(
         run.config.data, run.config.data_root, size=run.net.example[0].shape[-1]
     )

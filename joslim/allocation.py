@@ -59,8 +59,16 @@ class Allocation:
         return weighted_total(self.points, self.weights, "test_error")
 
 
+def front_of(front: Any) -> Front:
+    """A front, or that of a run."""
+    found = getattr(front, "front", front)
+    if not isinstance(found, Front):
+        raise UserError(f"fronts: {shown(front)} is neither a front nor a run")
+    return found
+
+
 def allocate(
-    fronts: Sequence[Front],
+    fronts: Sequence[Any],
     /,
     *,
     weights: Sequence[float] | None = None,
@@ -71,12 +79,13 @@ def allocate(
 ) -> Allocation:
     """The children with the least total weighted error that are within all budgets together.
 
-    Budgets are named as the costs are (`macs=20e6`, `latency_ms=30`). Costs of the networks add
-    up; with `memory_as="max"` the memory is that of the largest, as it is for networks that run
-    one after the other. `cost` is a function of one's own, from a list of one child for each
-    network to a number that may be at most `budget`.
+    fronts: of the networks, or their runs. Budgets are named as the costs are (`macs=20e6`,
+    `latency_ms=30`). Costs of the networks add up; with `memory_as="max"` the memory is that of the
+    largest, as it is for networks that run one after the other. `cost` is a function of one's own,
+    from a list of one child for each network to a number that may be at most `budget`.
     """
-    fronts, factors = list(fronts), checked_weights(weights, len(fronts))
+    fronts = [front_of(front) for front in fronts]
+    factors = checked_weights(weights, len(fronts))
     check_own(cost, budget, budgets)
     check_budgets(fronts, budgets, memory_as)
     check_least(fronts, budgets, memory_as)

@@ -287,7 +287,7 @@ class Slimming:
         children = [self.history.visits[child].widths for child in best]
         for widths in self.net.statistics.keys() - set(children):
             del self.net.statistics[widths]
-        self.net.use(self.net.active)
+        self.net._switch(self.net.active)
 
         def tested(batches: Iterable[Any] | None) -> Sequence[float | None]:
             if batches is None:
@@ -344,7 +344,7 @@ class Slimming:
         with net.at(child):
             moved = (moved_batch(net, batch) for batch in batches)
             net.statistics[child] = statistics_of(net, moved)
-            net.use(child)
+            net._switch(child)
             return mean_loss(net, batches, self._criterion())
 
     def _best(self, finalists: list[int]) -> list[int]:
@@ -397,14 +397,17 @@ class Slimming:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        settings = {"label_share": 0.0, "replay": 0.0, **state.get("settings", {})}
         for field, mine in self._settings().items():
-            if (theirs := state.get("settings", {}).get(field)) != mine:
+            if (theirs := settings.get(field)) != mine:
                 raise UserError(f"{field}: the state is of {theirs!r}, this is {mine!r}")
         for field in ("steps", "passes", "scoring_passes"):
             setattr(self, field, json_count(state[field], field, 0, MOST_STEPS))
-        self._chosen = [self.space.of_counts(counts) for counts in state["chosen"]]
+        # Before there was a replay, what was chosen was trained.
+        chosen = state.get("chosen", state["widths"][1:])
+        self._chosen = [self.space.of_counts(counts) for counts in chosen]
         self._chosen_at = json_count(state["chosen_at"], "chosen_at", -1, MOST_STEPS)
-        self._drawn_at = json_count(state["drawn_at"], "drawn_at", -1, MOST_STEPS)
+        self._drawn_at = json_count(state.get("drawn_at", -1), "drawn_at", -1, MOST_STEPS)
         self._finished_at = json_count(state["finished_at"], "finished_at", -1, MOST_STEPS)
         self.widths = [self.space.of_counts(counts) for counts in state["widths"]]
         self.history.load_state_dict(state["history"])

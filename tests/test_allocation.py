@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -158,6 +159,13 @@ def test_without_validation_the_training_loss_counts() -> None:
 def test_the_same_network_twice() -> None:
     found = allocate([LARGE, LARGE], macs=8)
     assert sorted(point.costs["macs"] for point in found.points) == [2, 6]
+
+
+def test_runs_in_place_of_fronts() -> None:
+    run = SimpleNamespace(front=LARGE)
+    assert allocate([run, LARGE], macs=8) == allocate([LARGE, LARGE], macs=8)
+    with pytest.raises(UserError, match="fronts: 'runs/a' is neither a front nor a run"):
+        allocate(["runs/a"], macs=8)
 
 
 def test_sums_that_equal_the_budget_but_for_rounding() -> None:

@@ -217,7 +217,8 @@ def tail(file: Path) -> str:
 def refuse_same_run_twice(entries: Sequence[Entry]) -> None:
     seen: dict[tuple[Any, ...], Entry] = {}
     for entry in entries:
-        key = (entry.model, entry.cost, entry.method, entry.seed)
+        # Runs on other terms, such as other data, are no repetition: those are refused elsewhere.
+        key = (entry.model, entry.cost, entry.method, entry.seed, tuple(entry.terms.items()))
         if (other := seen.setdefault(key, entry)) is not entry:
             raise UserError(
                 f"seed: {str(other.path)!r} and {str(entry.path)!r} are both {entry.method} "

@@ -12,15 +12,17 @@ from joslim.deploy.checking import Check, compared, samples_of, scores_in_place
 from joslim.deploy.facts import facts_of, widths_of
 from joslim.deploy.formats import FORMATS, Child, Format, format_of
 from joslim.errors import unknown
-from joslim.runs.run import Run
+from joslim.runs.run import Run, load
 
 
-def export(run: Run, point: Any, path: str | Path) -> Check:
+def export(run: Run | str | Path, point: Any, path: str | Path) -> Check:
     """Write one child as .onnx, .pt2 or a folder, by the suffix of the path, and check the file.
 
-    point: of the run's front, or Widths such as run.net.space.full. A file that differs from the
-    network run in place is a RunFailed, and nothing is left behind.
+    run: what `joslim.load` returns, or the folder. point: of the run's front, or Widths such as
+    run.net.space.full. A file that differs from the network run in place is a RunFailed, and
+    nothing is left behind.
     """
+    run = run if isinstance(run, Run) else load(run)
     chosen = ready(format_of(path))
     with beside(path, folder=not chosen.suffix) as new:
         return write_child(run, point, new, chosen)

@@ -15,7 +15,7 @@ from joslim.errors import UserError
 from joslim.front import counts_of_json
 from joslim.runs.checkpoint import MODEL, unshared
 from joslim.runs.folder import CONFIG, RunFolder
-from joslim.runs.network import load_model, make_net
+from joslim.runs.network import check_model, load_model, make_net
 from joslim.runs.run import MOST_CLASSES, MOST_PIXELS, MOST_VALUES
 from joslim.untrusted import (
     json_count,
@@ -32,6 +32,7 @@ def load_child(path: str | Path, model: str | nn.Module | None = None) -> nn.Mod
 
     Nothing in the folder is executed; `model` is needed for networks of one's own.
     """
+    check_model(model)
     facts = RunFolder(path).read(CONFIG)
     version = json_count(json_value(facts, "format", CONFIG), f"{CONFIG}.format", 1, 10**6)
     if version > FORMAT:

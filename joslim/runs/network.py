@@ -46,6 +46,14 @@ def load_model(name: str, num_classes: int | None = None) -> nn.Module:
     return model
 
 
+def check_model(model: Any) -> None:
+    """A model that is given again is its name or the thing itself."""
+    if model is not None and not isinstance(model, (str, nn.Module)):
+        raise UserError(
+            f"model: {type(model).__name__} given; give an nn.Module, or 'package.module:function'"
+        )
+
+
 def classes_for(maker: Callable[..., Any], num_classes: int | None) -> dict[str, int]:
     try:
         takes = "num_classes" in inspect.signature(maker).parameters

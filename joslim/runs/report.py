@@ -82,7 +82,12 @@ def folders_of(runs: Any) -> list[Path]:
     several = runs if isinstance(runs, Sequence) and not isinstance(runs, str) else [runs]
     if not several:
         raise UserError("runs: none given; give at least one folder of a run")
-    return [folder_of(run) for run in several]
+    folders = [folder_of(run) for run in several]
+    places = [os.path.realpath(folder) for folder in folders]
+    for at, place in enumerate(places):
+        if place in places[:at]:
+            raise UserError(f"runs: {str(folders[at])!r} is given twice; leave one out")
+    return folders
 
 
 def folder_of(run: Any) -> Path:

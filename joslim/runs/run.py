@@ -18,7 +18,7 @@ from joslim.front import Front
 from joslim.runs import checkpoint
 from joslim.runs.config import Config, config_of
 from joslim.runs.folder import CONFIG, HISTORY, RunFolder, read_lines
-from joslim.runs.network import load_model, make_net
+from joslim.runs.network import check_model, load_model, make_net
 from joslim.search.history import History
 from joslim.slimmable import SlimmableNet
 from joslim.untrusted import json_count, json_name, json_number, json_rows, json_value
@@ -161,6 +161,7 @@ class StoredCost(Cost):
 
 def load(path: str | Path, model: str | nn.Module | None = None) -> Run:
     """Open a run folder. Nothing in it is executed; `model` is needed for networks of one's own."""
+    check_model(model)
     folder = RunFolder(path)
     run = Run(folder, model=model)
     _ = run.facts

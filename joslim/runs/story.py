@@ -15,6 +15,7 @@ from typing import Any
 
 from joslim.errors import UserError
 from joslim.front import ERRORS, Front, Point
+from joslim.runs.config import DEFAULTS
 from joslim.runs.course import curves_of, part, short, times_of
 from joslim.runs.folder import CONFIG, FRONT, HISTORY, METRICS, RunFolder, read_lines
 from joslim.runs.visits import Visits, number
@@ -41,6 +42,7 @@ def story_of(path: str | Path) -> Story:
     config = json_value(facts, "config", CONFIG)
     if not isinstance(config, dict):
         raise UserError(f"{CONFIG}.config: {shown(config)} is not a JSON object")
+    config = {**DEFAULTS, **config}  # an older version did not know all settings
     metrics = lines_of(folder, METRICS)
     history = read_history(folder)
     status = status_of(folder, facts, config, metrics)

@@ -23,7 +23,7 @@ from joslim.loop import Slimming, timed
 from joslim.processes import alike, any_asked, is_first, joined, on_first, restarted, world
 from joslim.reports.figures import draw_run
 from joslim.runs import checkpoint
-from joslim.runs.config import Config, config_of
+from joslim.runs.config import DEFAULTS, Config, config_of
 from joslim.runs.folder import (
     CONFIG,
     FRONT,
@@ -310,6 +310,8 @@ def take_over(job: Job, folder: RunFolder, until: int | None) -> None:
 def check_same_training(job: Job, folder: RunFolder, until: int | None) -> None:
     stored = folder.read(CONFIG)
     theirs = json_value(stored, "config", CONFIG)
+    if isinstance(theirs, dict):  # an older version did not know all settings
+        theirs = {**DEFAULTS, **theirs}
     may_change = MAY_CHANGE if until is None else MAY_CHANGE | {"steps", "epochs"}
     for key, value in job.config.to_json().items():
         if key in may_change:

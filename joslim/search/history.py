@@ -140,17 +140,17 @@ class History:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` returned. Costs are taken from it, not measured again."""
         self.visits = [
-            Visit(self.space.of_counts(counts), real(cost), step)
+            Visit(self.space.of_counts(counts), number(cost), number(step))
             for counts, cost, step in state["visits"]
         ]
         self._ids = {visit.widths: child for child, visit in enumerate(self.visits)}
         self.scorings, self._latest, self._estimates, self._tried = [], {}, {}, {}
         for step, ids, losses in state["scorings"]:
-            self.record(dict(zip(ids, losses)), step)
+            self.record(dict(zip(map(number, ids), map(number, losses))), number(step))
 
 
-def real(value: Any) -> Any:
+def number(value: Any) -> Any:
     """A number as it is; what is none is found here, and not in the next round."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{value!r} is not a cost")
+        raise TypeError(f"{value!r} is not a number")
     return value

@@ -77,14 +77,23 @@ class SlimmableNet(nn.Module):
     def at(self, widths: Widths) -> Iterator[SlimmableNet]:
         """Run as this child inside the `with` block. Blocks nest; for one thread at a time."""
         before = self.active
-        self.use(widths)
+        self._switch(widths)
         try:
             yield self
         finally:
-            self.use(before)
+            self._switch(before)
 
     def use(self, point: Any) -> None:
-        """Run as this child from now on. `point`: Widths, or anything that has `widths`."""
+        """Run as this child from now on. `point`: Widths, or anything that has `widths`.
+
+        With a warning if nobody has recalibrated the child's statistics: its answers would be
+        near chance.
+        """
+        self._switch(point)
+        if not self.training:
+            self._warn_without_statistics(self.active, "call joslim.recalibrate(net, batches) now")
+
+    def _switch(self, point: Any) -> None:
         widths = self._checked(getattr(point, "widths", point))
         state = self._slim_net
         for (layer, _), attributes in zip(state.layers, self._states(widths)):
@@ -103,14 +112,18 @@ class SlimmableNet(nn.Module):
         of the weights as they are now.
         """
         widths = self._checked(getattr(widths, "widths", widths))
+        advice = "call joslim.recalibrate(net, batches) at its widths first, or on the child"
+        self._warn_without_statistics(widths, advice)
+        return self._cut(widths, share)
+
+    def _warn_without_statistics(self, widths: Widths, advice: str) -> None:
         state = self._slim_net
         if state.norms and widths not in state.statistics and widths != self.space.full:
             warnings.warn(
                 "this child has the BatchNorm statistics of the full network, which do not fit it: "
-                "call joslim.recalibrate(net, batches) at its widths first, or on the child",
-                stacklevel=2,
+                f"{advice}",
+                stacklevel=3,
             )
-        return self._cut(widths, share)
 
     def _cut(self, widths: Widths, share: bool = False) -> nn.Module:
         """`child` without a warning."""
@@ -152,7 +165,7 @@ class SlimmableNet(nn.Module):
             for name, (mean, var) in own.items():
                 own[name] = (fn(mean), fn(var))
         state.recent.clear()
-        self.use(state.active)
+        self._switch(state.active)
         return result
 
 

@@ -93,7 +93,7 @@ def permute(net: SlimmableNet, permutations: Permutations) -> None:
     move(net, permutations)
     # They belonged to children that are made of other channels now.
     net.statistics.clear()
-    net.use(net.active)
+    net._switch(net.active)
 
 
 @torch.no_grad()
@@ -156,7 +156,7 @@ class Trial:
 
     def _start(self, net: SlimmableNet, example: tuple[Any, ...], dtype: torch.dtype) -> None:
         self.net = copy.deepcopy(net).to(dtype)
-        self.net.use(self.net.space.full)
+        self.net._switch(self.net.space.full)
         self.inputs = tree_map(lambda leaf: like(leaf, dtype, self.seed), example)
         self.modes = [False]
         with Precision() as seen:

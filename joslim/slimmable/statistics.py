@@ -31,14 +31,14 @@ def recalibrate(net: nn.Module, batches: Iterable[Any]) -> None:
     if slimmable is None or slimmable.active == slimmable.space.full:
         if slimmable is not None and slimmable.active in slimmable.statistics:
             del slimmable.statistics[slimmable.active]
-            slimmable.use(slimmable.active)
+            slimmable._switch(slimmable.active)
         for name, (mean, var) in averages.items():
             norm: Any = (slimmable or net).get_submodule(name)
             norm._buffers["running_mean"].copy_(mean)
             norm._buffers["running_var"].copy_(var)
     else:
         slimmable.statistics[slimmable.active] = averages
-        slimmable.use(slimmable.active)
+        slimmable._switch(slimmable.active)
 
 
 def statistics_of(net: nn.Module, batches: Iterable[Any]) -> dict[str, Pair]:

@@ -44,9 +44,9 @@ def test_several_runs_on_one_page(finished: Run, copied: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
-def test_a_picture_for_a_paper(suffix: str, finished: Run, tmp_path: Path) -> None:
+def test_a_picture_for_a_paper(suffix: str, finished: Run, copied: Path, tmp_path: Path) -> None:
     one = joslim.report(finished, tmp_path / f"one{suffix}")
-    two = joslim.report([finished, finished.path], tmp_path / f"two{suffix}")
+    two = joslim.report([finished, copied], tmp_path / f"two{suffix}")
     assert min(one.stat().st_size, two.stat().st_size) > 1000
     start = {".png": b"\x89PNG", ".svg": b"<?xml"}[suffix]
     assert one.read_bytes().startswith(start)
@@ -139,3 +139,8 @@ def test_only_pages_of_runs_are_watched(finished: Run, tmp_path: Path) -> None:
         reporting.watch(finished, tmp_path / "a.png")
     with pytest.raises(UserError, match=r"no config\.json: not a run folder"):
         reporting.watch(tmp_path, tmp_path / "a.html")
+
+
+def test_a_run_given_twice(copied: Path) -> None:
+    with pytest.raises(UserError, match="is given twice; leave one out"):
+        joslim.report([copied, joslim.load(copied)], copied / "twice.html")

@@ -215,6 +215,12 @@ def test_another_model_than_the_one_that_was_trained(own_run: Path) -> None:
         _ = joslim.load(own_run, model="resnet8").net
 
 
+@pytest.mark.parametrize("opened", [joslim.load, joslim.load_child])
+def test_a_model_that_is_neither_a_name_nor_a_module(finished: Run, opened: Any) -> None:
+    with pytest.raises(UserError, match="model: function given; give an nn"):
+        opened(finished.path, model=lambda: nn.ReLU())
+
+
 def test_threads_run_different_children_of_one_loaded_run(finished: Run) -> None:
     """Views on the shared weights, each with its own statistics: as if they ran one by one."""
     run = joslim.load(finished.path)

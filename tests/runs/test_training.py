@@ -1,5 +1,6 @@
 """`joslim.train`: repeatable, resumable, honest about the test set, and good in a failure."""
 
+import hashlib
 import json
 import os
 import random
@@ -643,3 +644,39 @@ def test_wrong_objects(options: Options, words: str, tiny: Options, tmp_path: Pa
     with pytest.raises(UserError, match=words):
         train(**{**tiny, "out": tmp_path / "a", **options})
     assert not (tmp_path / "a").exists()
+
+
+# Runs of earlier versions
+
+
+def test_a_run_that_did_not_know_all_settings_goes_on(
+    finished: Run, tiny: Options, tmp_path: Path
+) -> None:
+    """As one that was begun before there were label shares and replays."""
+    stopped = tmp_path / "stopped"
+
+    def stop_at_three(progress: Progress) -> None:
+        if progress.done == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Stopped):
+        train(out=stopped, watch=stop_at_three, **tiny)
+    config = json.loads((stopped / "config.json").read_text())
+    for name in ("label_share", "replay"):
+        del config["config"][name]
+    (stopped / "config.json").write_text(json.dumps(config))
+    file = stopped / "checkpoint" / "state.pt"
+    state = torch.load(file, weights_only=True)
+    for name in ("chosen", "drawn_at"):
+        del state["slimming"][name]
+    for name in ("label_share", "replay"):
+        del state["slimming"]["settings"][name]
+    torch.save(state, file)
+    summary = stopped / "checkpoint" / "checkpoint.json"
+    facts = json.loads(summary.read_text())
+    facts["sha256"]["state.pt"] = hashlib.sha256(file.read_bytes()).hexdigest()
+    summary.write_text(json.dumps(facts))
+    run = train(out=stopped, resume=True, **tiny)
+    assert run.front == finished.front
+    ours, theirs = weights_of(stopped), weights_of(finished.path)
+    assert not [name for name in ours if not torch.equal(ours[name], theirs[name])]

@@ -106,9 +106,15 @@ def test_a_child_without_a_finite_cost_is_not_scored(history: History) -> None:
     assert history.scored().ids.tolist() == [1]
 
 
-@pytest.mark.parametrize("cost", ["3", None, True])
-def test_a_state_whose_cost_is_no_number(macs: Cost, cost: object) -> None:
-    history = History(macs)
+@pytest.mark.parametrize("wrong", ["3", None, True])
+@pytest.mark.parametrize("place", ["cost", "step", "scored at", "id", "loss"])
+def test_a_state_of_other_things_than_numbers(macs: Cost, place: str, wrong: object) -> None:
     counts = list(macs.space.full.counts)
-    with pytest.raises(TypeError, match="is not a cost"):
-        history.load_state_dict({"visits": [[counts, cost, 0]], "scorings": []})
+    right = {"cost": 3.0, "step": 0, "scored at": 1, "id": 0, "loss": 0.5}
+    value = {**right, place: wrong}
+    state = {
+        "visits": [[counts, value["cost"], value["step"]]],
+        "scorings": [[value["scored at"], [value["id"]], [value["loss"]]]],
+    }
+    with pytest.raises(TypeError, match="is not a number"):
+        History(macs).load_state_dict(state)

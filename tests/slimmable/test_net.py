@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -346,3 +347,16 @@ def test_moving_to_cuda_while_slimmed(strangers, children, assert_same):
         here = run(net, inputs)
         there = run(net.cuda(), tuple(x.cuda() for x in inputs))
     assert_same(there.cpu(), here)
+
+
+def test_use_warns_of_statistics_that_do_not_fit(strangers):
+    net = strangers.slimmed("InvertedResiduals")[1].eval()
+    with pytest.warns(UserWarning, match="do not fit it: call joslim.recalibrate"):
+        net.use(net.space.smallest)
+    joslim.recalibrate(net, [strangers.inputs_for("InvertedResiduals")])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        net.use(net.space.full)
+        net.use(net.space.smallest)
+        with net.at(net.space.uniform(0.9)):
+            pass

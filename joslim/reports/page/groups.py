@@ -5,6 +5,7 @@ Stories are the plain dicts of `joslim.runs.story`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
@@ -70,10 +71,15 @@ def shared_measure(fronts: Sequence[Mapping[str, Any]]) -> str:
 
 
 def grouped(stories: Sequence[Story], runs: Sequence[int]) -> list[list[int]]:
+    """Equal settings and different seeds; a copy of a run is no repetition of it."""
     groups: dict[Any, list[int]] = {}
+    copies: Counter[Any] = Counter()
     for at in runs:
         compared = {k: v for k, v in stories[at]["config"].items() if k not in REPETITION}
-        groups.setdefault(tuple(sorted(compared.items())), []).append(at)
+        key = tuple(sorted(compared.items()))
+        same = (key, stories[at]["config"].get("seed"))
+        groups.setdefault((key, copies[same]), []).append(at)
+        copies[same] += 1
     return list(groups.values())
 
 

@@ -36,6 +36,14 @@ def test_seeds_of_one_run_are_a_band(make_run: MakeRun, tmp_path: Path) -> None:
         assert band["deviation"][at] == pytest.approx(np.std(errors, ddof=1))
 
 
+def test_a_copy_is_no_other_seed(make_run: MakeRun, tmp_path: Path) -> None:
+    folders = [
+        make_run(tmp_path / name, seed=seed) for name, seed in (("a", 1), ("b", 1), ("c", 2))
+    ]
+    (board,) = boards(*folders)
+    assert [group["runs"] for group in board["groups"]] == [[0, 2], [1]]
+
+
 def test_methods_lie_in_one_chart_and_data_apart(make_run: MakeRun, tmp_path: Path) -> None:
     found = boards(
         make_run(tmp_path / "a"),
