@@ -44,7 +44,8 @@ def test_watching_a_finished_run_ends_at_once(copied: Path, joslim: Program) -> 
     ("arguments", "words"),
     [
         (["nowhere"], "run: 'nowhere' does not exist"),
-        (["RUN", "RUN"], "out: needed for 2 runs; type -o report.html"),
+        (["RUN", "RUN"], "is given twice; leave one out"),
+        (["RUN", "other"], "out: needed for 2 runs; type -o report.html"),
         (["RUN", "-o", "a.pdf"], "out: 'a.pdf' ends in none of .html, .png, .svg"),
         (["RUN", "-o", "nowhere/a.html"], "out: 'nowhere/a.html' cannot be written"),
         (["RUN", "--watch", "-o", "a.svg"], "watch: 'a.svg' is a picture"),
