@@ -137,7 +137,8 @@ def load_state(path: Path) -> dict[str, Any]:
     except (OSError, RuntimeError, pickle.UnpicklingError, EOFError) as error:
         raise UserError(f"checkpoint: cannot read {str(path / STATE)!r}: broken file") from error
     if not isinstance(state, dict):
-        raise UserError(f"checkpoint: {str(path / STATE)!r} holds no state")
+        why = "a network that was exported whole cannot be resumed"
+        raise UserError(f"checkpoint: {str(path / STATE)!r} holds no state; {why}")
     return state
 
 
