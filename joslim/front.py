@@ -155,11 +155,9 @@ class Front(Sequence[Point]):
         errors = self.errors(error)
         if errors is None:
             return None
-        best = [*best_so_far([point.train_loss for point in self])]
-        chosen = np.array([100.0, *(errors[position] for position in best)])
+        costs, losses = [p.costs[self.key] for p in self], [p.train_loss for p in self]
         budgets = np.linspace(*self.span, points)
-        fitting = np.searchsorted([p.costs[self.key] for p in self], budgets, side="right")
-        return float(chosen[fitting].mean())
+        return float(bought(costs, losses, errors, budgets, nothing=100.0).mean())
 
     def hypervolume(self, error: str = "test_error") -> float | None:
         """The share of the square (cost / full cost) x (error / 100) that some child beats.
@@ -287,6 +285,22 @@ def best_so_far(losses: Sequence[float]) -> Iterator[int]:
         if loss < losses[best]:
             best = position
         yield best
+
+
+def bought(
+    costs: Sequence[float],
+    losses: Sequence[float],
+    errors: Sequence[float],
+    budgets: ArrayLike,
+    nothing: float = np.nan,
+) -> NDArray[np.float64]:
+    """What `pick` would choose for each of many budgets: [n] errors, `nothing` where none fits.
+
+    costs, losses, errors: of children sorted by their cost.
+    """
+    chosen = [nothing, *(errors[position] for position in best_so_far(losses))]
+    fitting = np.searchsorted(costs, np.asarray(budgets), side="right")
+    return np.array(chosen, dtype=np.float64)[fitting]
 
 
 def check_budget(name: str, most: Any) -> None:

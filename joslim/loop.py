@@ -125,6 +125,7 @@ class Slimming:
         # What the method has chosen, which may hold for many steps, and when; when `widths` were
         # drawn from that.
         self._chosen: list[Widths] = []
+        self._front: list[Widths] | None = None
         self._chosen_at = -1
         self._drawn_at = -1
         self._finished_at = -1
@@ -195,6 +196,7 @@ class Slimming:
             self.method.in_rounds and self.steps // self.every == self._chosen_at // self.every
         )
         if not same_round:
+            self._front = None
             self._chosen = self.method.choose(self)
             self._chosen_at = self.steps
         if self.method.sandwich:
@@ -209,14 +211,16 @@ class Slimming:
         """Each of them; or, as often as `replay` says, a child of the front in its place."""
         if self.replay == 0:
             return chosen
-        scored = self.history.scored()
-        front = scored.ids[non_dominated(scored.losses, scored.costs)]
-        if not len(front):
+        if self._front is None:  # once a round, and after a resume: the history stands still
+            scored = self.history.scored()
+            best = scored.ids[non_dominated(scored.losses, scored.costs)]
+            self._front = [self.history.visits[child].widths for child in best]
+        if not self._front:
             return chosen
-        drawn = self.rng.choice(front, size=len(chosen))
+        drawn = self.rng.choice(len(self._front), size=len(chosen))
         instead = self.rng.random(len(chosen)) < self.replay
         return [
-            self.history.visits[other].widths if swap else child
+            self._front[other] if swap else child
             for child, other, swap in zip(chosen, drawn, instead)
         ]
 
@@ -281,6 +285,7 @@ class Slimming:
         seen = first_images(self.scoring, images) if batches is None else [*batches]
         losses = self._judge_all(finalists, seen, progress)
         self.history.record(losses, self.steps)
+        self._front = None
         if not any(math.isfinite(loss) for loss in losses.values()):
             raise RunFailed(f"none of {len(self.history)} children has a finite loss: no front")
         best = self._best(finalists)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import Any
 from joslim.comparing.plan import MOST_SEED, Plan, Task, is_comparison
 from joslim.errors import UserError
 from joslim.front import Front, front_file
+from joslim.runs.config import steps_in
 from joslim.untrusted import json_count, json_name, json_number, json_value
 
 NOT_TRAINED = "not trained yet"
@@ -115,7 +115,7 @@ def steps_of(facts: dict[str, Any], where: str) -> int:
     batch = json_count(json_value(config, "batch", where), f"{where}: batch", 1, 10**9)
     sizes = json_value(json_value(facts, "data", where), "sizes", where)
     images = json_count(json_value(sizes, "train", where), f"{where}: images", 1, 10**12)
-    return max(1, math.ceil(epochs * images / batch))
+    return steps_in(epochs, images, batch)
 
 
 # Where a run is

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from joslim.errors import UserError
-from joslim.front import ERRORS, Front, best_so_far
+from joslim.front import ERRORS, Front, bought
 from joslim.reports.figures import (
     COLOURS,
     DARK,
@@ -191,10 +191,8 @@ def curve(
     """[n] budgets -> [n] errors of the child that `pick` would choose; NaN where none fits."""
     cost = key or front.key
     children = sorted(front, key=lambda point: point.costs[cost])
-    best = best_so_far([point.train_loss for point in children])
-    picked = [getattr(children[position], measure) for position in best]
-    fitting = np.searchsorted([p.costs[cost] for p in children], np.asarray(budgets), side="right")
-    return np.array([np.nan, *picked], dtype=np.float64)[fitting]
+    costs, losses = [p.costs[cost] for p in children], [p.train_loss for p in children]
+    return bought(costs, losses, [getattr(p, measure) for p in children], budgets)
 
 
 def checked_fronts(fronts: Fronts) -> list[Front]:

@@ -78,6 +78,21 @@ def schedules() -> list[str]:
     return [*SCHEDULES]
 
 
+# Settings of where and how a run runs, not of what it computes: a resumed run may have others.
+WHERE_AND_HOW = frozenset(
+    (
+        "device",
+        "device_file",
+        "threads",
+        "workers",
+        "data_root",
+        "log_every",
+        "save_every",
+        "tensorboard",
+    )
+)
+
+
 @dataclass(frozen=True)
 class Config:
     """What a run was asked to do."""
@@ -158,6 +173,11 @@ class Config:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def steps_in(epochs: float, images: float, batch: float) -> int:
+    """Optimizer steps of so many epochs; the last one may be begun and not ended."""
+    return max(1, -int(-epochs * images // batch))
 
 
 def checked(item: Any, value: Any) -> Any:

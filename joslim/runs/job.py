@@ -21,7 +21,7 @@ from joslim.front import Front
 from joslim.loop import Slimming
 from joslim.models import MODELS
 from joslim.processes import averaged, local_rank, rank, world
-from joslim.runs.config import Config
+from joslim.runs.config import Config, steps_in
 from joslim.runs.network import default_shape, load_model, make_net, read_weights
 from joslim.runs.recipes import check_data
 from joslim.slimmable import SlimmableNet, norms_together
@@ -290,7 +290,7 @@ def total_steps(config: Config, data: Data) -> int:
         return config.steps
     assert config.epochs is not None
     assert config.batch is not None
-    return max(1, -int(-config.epochs * data.sizes["train"] // config.batch))
+    return steps_in(config.epochs, data.sizes["train"], config.batch)
 
 
 def scoring_batches(config: Config, data: Data) -> Sweep:

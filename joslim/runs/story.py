@@ -15,7 +15,7 @@ from typing import Any
 
 from joslim.errors import UserError
 from joslim.front import ERRORS, Front, Point
-from joslim.runs.config import DEFAULTS
+from joslim.runs.config import DEFAULTS, WHERE_AND_HOW, steps_in
 from joslim.runs.course import curves_of, part, short, times_of
 from joslim.runs.folder import CONFIG, FRONT, HISTORY, METRICS, RunFolder, read_lines
 from joslim.runs.visits import Visits, number
@@ -59,6 +59,12 @@ def story_of(path: str | Path) -> Story:
         "curves": curves_of(metrics),
         "times": times_of(metrics, number(config, "every")),
         "config": {text_of(key): text_of(value) for key, value in config.items()},
+        # What repetitions of a run have in common.
+        "terms": {
+            text_of(key): text_of(value)
+            for key, value in config.items()
+            if key not in WHERE_AND_HOW and key != "seed"
+        },
         "facts": data_facts(part(facts, "data"), facts.get("joslim")),
     }
 
@@ -109,7 +115,7 @@ def total_steps(config: Mapping[str, Any], sizes: Mapping[str, Any]) -> int | No
     )
     if epochs is None or not batch or images is None:
         return None
-    return max(1, -int(-epochs * images // batch))
+    return steps_in(epochs, images, batch)
 
 
 # The children

@@ -23,7 +23,7 @@ from joslim.loop import Slimming, timed
 from joslim.processes import alike, any_asked, is_first, joined, on_first, restarted, world
 from joslim.reports.figures import draw_run
 from joslim.runs import checkpoint
-from joslim.runs.config import DEFAULTS, Config, config_of
+from joslim.runs.config import DEFAULTS, WHERE_AND_HOW, Config, config_of
 from joslim.runs.folder import (
     CONFIG,
     FRONT,
@@ -70,18 +70,6 @@ BAD_STATE = (
     AssertionError,
     RuntimeError,
 )
-
-# What a resumed run may be given anew: where and how it runs, not what it computes.
-MAY_CHANGE = {
-    "device",
-    "device_file",
-    "threads",
-    "workers",
-    "data_root",
-    "log_every",
-    "save_every",
-    "tensorboard",
-}
 
 
 def train(
@@ -312,7 +300,7 @@ def check_same_training(job: Job, folder: RunFolder, until: int | None) -> None:
     theirs = json_value(stored, "config", CONFIG)
     if isinstance(theirs, dict):  # an older version did not know all settings
         theirs = {**DEFAULTS, **theirs}
-    may_change = MAY_CHANGE if until is None else MAY_CHANGE | {"steps", "epochs"}
+    may_change = WHERE_AND_HOW if until is None else WHERE_AND_HOW | {"steps", "epochs"}
     for key, value in job.config.to_json().items():
         if key in may_change:
             continue

@@ -36,7 +36,8 @@ def test_it_is_the_same_network(finished: Run, tmp_path: Path) -> None:
 def test_its_children_can_be_exported(finished: Run, tmp_path: Path) -> None:
     export_whole(joslim.load(finished.path), tmp_path / "whole")
     run = joslim.load(tmp_path / "whole")
-    joslim.export(run, run.front[0], tmp_path / "child.pt2")
+    check = joslim.export(run, run.front[0], tmp_path / "child.pt2")
+    assert check.agreeing == check.samples == 32
 
 
 def test_no_training_goes_on_with_it(

@@ -13,22 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from joslim.front import best_so_far
+from joslim.front import bought
 
 Story = Mapping[str, Any]
 
-# What repetitions of a run may differ in: the seed, and where and how it was computed.
-REPETITION = {
-    "seed",
-    "device",
-    "device_file",
-    "threads",
-    "workers",
-    "data_root",
-    "log_every",
-    "save_every",
-    "tensorboard",
-}
 # Costs that differ by more than this are drawn on a logarithmic scale, as in the pictures.
 WIDE = 20.0
 PLACES = 160
@@ -75,9 +63,8 @@ def grouped(stories: Sequence[Story], runs: Sequence[int]) -> list[list[int]]:
     groups: dict[Any, list[int]] = {}
     copies: Counter[Any] = Counter()
     for at in runs:
-        compared = {k: v for k, v in stories[at]["config"].items() if k not in REPETITION}
-        key = tuple(sorted(compared.items()))
-        same = (key, stories[at]["config"].get("seed"))
+        key = tuple(sorted(stories[at]["terms"].items()))
+        same = (key, stories[at]["seed"])
         groups.setdefault((key, copies[same]), []).append(at)
         copies[same] += 1
     return list(groups.values())
@@ -87,18 +74,14 @@ def labels(stories: Sequence[Story]) -> list[str]:
     """By what the groups differ in; if that tells nothing, by the name of the run."""
     if len(stories) == 1:
         return [stories[0]["method"]]
-    keys = dict.fromkeys(key for story in stories for key in story["config"])
-    differing = [
-        key
-        for key in keys
-        if key not in REPETITION and len({story["config"].get(key) for story in stories}) > 1
-    ]
+    keys = dict.fromkeys(key for story in stories for key in story["terms"])
+    differing = [key for key in keys if len({story["terms"].get(key) for story in stories}) > 1]
     # The method is a name that speaks for itself; a number needs its own name beside it.
     first = ("method", "model")
     differing.sort(key=lambda key: first.index(key) if key in first else len(first))
     texts = [
         ", ".join(
-            story["config"].get(key, "-") if key in first else f"{key} {story['config'].get(key)}"
+            story["terms"].get(key, "-") if key in first else f"{key} {story['terms'].get(key)}"
             for key in differing[:3]
         )
         for story in stories
@@ -136,7 +119,7 @@ def band_of(fronts: Sequence[Mapping[str, Any]], measure: str) -> dict[str, list
     cheapest = max(min(child["costs"][key] for child in front["children"]) for front in fronts)
     dearest = max(max(front["span"]) for front in fronts)
     budgets = places(cheapest, max(cheapest, dearest))
-    chosen = np.array([bought(front["children"], key, measure, budgets) for front in fronts])
+    chosen = np.array([curve(front["children"], key, measure, budgets) for front in fronts])
     return {
         "budgets": budgets.tolist(),
         "mean": chosen.mean(axis=0).tolist(),
@@ -150,11 +133,10 @@ def places(low: float, high: float) -> NDArray[np.float64]:
     return np.linspace(low, high, PLACES)
 
 
-def bought(
+def curve(
     children: Sequence[Mapping[str, Any]], key: str, measure: str, budgets: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """[budgets]: the error of the child that `Front.pick` would choose. All budgets fit one."""
     order = sorted(children, key=lambda child: child["costs"][key])
-    best = [*best_so_far([child["train_loss"] for child in order])]
-    fitting = np.searchsorted([c["costs"][key] for c in order], budgets, side="right")
-    return np.array([order[best[count - 1]][measure] for count in fitting])
+    costs, losses = [child["costs"][key] for child in order], [c["train_loss"] for c in order]
+    return bought(costs, losses, [child[measure] for child in order], budgets)

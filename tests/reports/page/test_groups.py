@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from joslim.front import Front
-from joslim.reports.page.groups import boards_of, bought, labels, places, spread
+from joslim.reports.page.groups import boards_of, curve, labels, places, spread
 from joslim.runs.story import story_of
 
 MakeRun = Callable[..., Path]
@@ -95,13 +95,13 @@ def test_a_run_under_way_is_not_compared(make_run: MakeRun, tmp_path: Path) -> N
         ),
         ([{"model": "resnet8"}, {"model": "resnet20"}], ["resnet8", "resnet20"]),
         ([{"low": "0.1"}, {}], ["low 0.1", "low None"]),
-        ([{"seed": "1"}, {"seed": "2"}], ["run 0", "run 1"]),
+        ([{"low": "0.1"}, {"low": "0.1"}], ["run 0", "run 1"]),
     ],
 )
 def test_groups_are_named_by_what_differs(settings: list[Any], names: list[str]) -> None:
     stories = [
-        {"config": config, "name": f"run {at}", "method": config.get("method")}
-        for at, config in enumerate(settings)
+        {"terms": terms, "name": f"run {at}", "method": terms.get("method")}
+        for at, terms in enumerate(settings)
     ]
     assert labels(stories) == names
 
@@ -114,7 +114,7 @@ def test_what_a_budget_buys_is_what_pick_chooses(make_run: MakeRun, tmp_path: Pa
     exact = [point.costs["macs"] for point in front]
     budgets = np.array([*exact, *np.random.default_rng(0).uniform(exact[0], exact[-1], 50)])
     expected = [front.pick(macs=budget).val_error for budget in budgets.tolist()]
-    assert bought(children, "macs", "val_error", budgets).tolist() == expected
+    assert curve(children, "macs", "val_error", budgets).tolist() == expected
 
 
 def test_places_reach_both_ends_exactly() -> None:
