@@ -47,8 +47,9 @@ def with_flags_of_config(command: Callable[..., None]) -> Callable[..., None]:
 def annotation(field: Field[Any]) -> Any:
     kind, _ = kind_of(field)
     default = DEFAULTS[field.name]
-    shown = "" if default is None or default is False else f" [{default}]"
-    flag = "--" + field.name.replace("_", "-")
+    shown = "" if default is None or kind is bool else f" [{default}]"
+    name = field.name.replace("_", "-")
+    flag = f"--{name}/--no-{name}" if default is True else f"--{name}"
     return Annotated[kind | None, typer.Option(flag, help=field.metadata["help"] + shown)]
 
 

@@ -86,6 +86,7 @@ WHERE_AND_HOW = frozenset(
         "threads",
         "workers",
         "data_root",
+        "channels_last",
         "log_every",
         "save_every",
         "tensorboard",
@@ -125,6 +126,7 @@ class Config:
     device: str = option("auto", "auto, cpu, cuda, cuda:1, mps.")
     amp: str | None = option(None, "Mixed precision.", names=lambda: ["bf16", "fp16"])
     threads: int | None = option(None, "CPU threads; else torch's choice.", least=1, most=4096)
+    channels_last: bool = option(True, "Channels innermost in memory: faster on most devices.")
     workers: int = option(0, "Processes that decode images of a folder.", least=0, most=256)
     lr: float | None = option(None, "Highest learning rate.", above=0, most=1e30)
     momentum: float | None = option(None, "Of SGD, Nesterov's.", least=0, most=0.9999)

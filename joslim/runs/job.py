@@ -144,7 +144,8 @@ class Job:
                 continue
             if not isinstance(momentum, Tensor) or momentum.shape != parameter.shape:
                 raise UserError("optimizer: its momentum is not of this network")
-            kept["momentum_buffer"] = momentum.contiguous()
+            # Laid out as the parameter is, whatever the file has.
+            kept["momentum_buffer"] = torch.empty_like(parameter).copy_(momentum)
 
 
 def make_job(
@@ -169,6 +170,8 @@ def make_job(
     net, fresh = make_net(network, images.shape, config.low, weights)
     net.to(device)
     check_outputs(net, images)
+    if config.channels_last:
+        put_channels_last(net, images)
     slimming = Slimming(
         reducing_gradients(net, device),
         method=config.method,
@@ -327,6 +330,22 @@ def check_outputs(net: SlimmableNet, data: Data) -> None:
     if not isinstance(outputs, Tensor) or tuple(outputs.shape) != (1, classes):
         shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
         raise UserError(f"model: its output is {shape}, the data need (n, {classes}) class scores")
+
+
+def put_channels_last(net: SlimmableNet, data: Data) -> None:
+    """Its weights decide: what a convolution puts out is laid out as they are.
+
+    A network that views outputs as if they were laid out in the usual way is left as it was.
+    """
+    net.to(memory_format=torch.channels_last)
+    was = net.training
+    net.eval()
+    try:
+        with torch.no_grad():
+            net(torch.zeros(2, *data.shape, device=next(net.parameters()).device))
+    except RuntimeError:
+        net.to(memory_format=torch.contiguous_format)
+    net.train(was)
 
 
 def find_device(name: str) -> torch.device:

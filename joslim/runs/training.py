@@ -158,7 +158,8 @@ def start(
             front = on_first(lambda: finished_front(folder))
         else:
             front = run_or_fail(job, folder, watch)
-    return Run(folder, job.net.eval(), front)
+    net = job.net.to(memory_format=torch.contiguous_format)  # as a network that is loaded
+    return Run(folder, net.eval(), front)
 
 
 def holds_run(folder: RunFolder, overwrite: bool, resume: bool, until: int | None) -> bool:

@@ -244,3 +244,43 @@ def test_the_state_goes_on_where_it_was() -> None:
     other.step(x2, y2)
     weights, others = job.net.state_dict(), other.net.state_dict()
     assert all(torch.equal(weights[name], others[name]) for name in weights)
+
+
+def is_channels_last(net: nn.Module) -> bool:
+    kernels = [p for p in net.parameters() if p.ndim == 4 and p.shape[1] > 1 and p.shape[2] > 1]
+    assert kernels
+    return all(kernel.is_contiguous(memory_format=torch.channels_last) for kernel in kernels)
+
+
+def test_channels_last_changes_where_numbers_lie_and_not_what_they_are() -> None:
+    jobs = [job_of(channels_last=asked) for asked in (True, False)]
+    assert [is_channels_last(job.net) for job in jobs] == [True, False]
+    for job in jobs:
+        job.step(*next(job.batches()))
+    fast, plain = ([*job.net.parameters()] for job in jobs)
+    for here, there in zip(fast, plain):
+        torch.testing.assert_close(here, there, rtol=1e-4, atol=1e-5)
+    state = jobs[1].state_dict()  # a checkpoint of the other layout
+    jobs[0].load_state_dict(state)
+    kept = [jobs[0].optimizer.state[p]["momentum_buffer"] for p in fast]
+    assert all(momentum.stride() == p.stride() for momentum, p in zip(kept, fast))
+
+
+class Viewing(nn.Module):
+    """Takes it for granted how the output of a convolution lies in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(1, 8, 3, padding=1), nn.Linear(8 * 64, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.conv(x).relu().view(len(x), -1))
+
+
+def test_a_network_that_views_its_outputs_keeps_the_usual_layout() -> None:
+    model = Viewing()
+    model.slim_defaults = {"input": (1, 8, 8)}  # type: ignore[assignment]
+    config = config_of({"steps": 4, "batch": 8, "front_images": 16})
+    job = make_job(config, model=model)
+    assert not any(p.stride() != p.contiguous().stride() for p in job.net.parameters())
+    job.step(*next(job.batches()))
