@@ -1,60 +1,100 @@
 """The study: does joint optimization pay, and what makes it pay more?
 
-    JOSLIM_DATA=folder python experiments/study.py methods --seeds 0,1,2
+    JOSLIM_DATA=folder python experiments/study.py slim joslim --seeds 0,1,2
     python experiments/study.py --list
 
-Every row is a comparison (docs/compare.md) under --out: what is finished is read and not trained
-again, and a study that was stopped goes on. Afterwards experiments/results/ROW.json holds what
-docs/results.md is made of: areas, errors at shares of the full cost, seconds, the children found.
+A row is one method with its settings, for some seeds. It is a comparison (docs/compare.md) under
+--out: what is finished is not trained again, and a study that was stopped goes on. Afterwards
+experiments/results/ROW.json holds its figures, and `python experiments/results.py` makes
+docs/results.md of all of them.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import subprocess
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import joslim
-from joslim.comparing.comparison import Comparison
+from joslim.comparing.entries import Entry, seconds_of
 from joslim.errors import UserError
+from joslim.front import Front, Point
+from joslim.runs.job import make_job
+from joslim.widths import WidthSpace
 
 RESULTS = Path(__file__).parent / "results"
-SHARES = (0.1, 0.15, 0.25, 0.5, 0.75, 1.0)
 
-# CIFAR-100 at 16 px, ResNet8, batch 128: about 7 minutes a run on one core.
-SMALL: dict[str, Any] = {
-    "models": ["resnet8"],
+Row = dict[str, Any]
+
+# Where the methods meet. On one core of a small machine a run takes 6 to 9 minutes.
+RESNET8: Row = {
+    "model": "resnet8",
     "data": "cifar100",
     "size": 16,
-    "steps": 2400,
+    "steps": 2000,
     "every": 15,
-    "val": 0.1,
+    "lr": 0.25,
     "threads": 1,
 }
-THREE = ["slim", "bignas", "joslim"]
+RESNET20: Row = {**RESNET8, "model": "resnet20"}
+MOBILENET: Row = {
+    "model": "mobilenet_v2",
+    "data": "folder:tinyimagenet50",
+    "size": 32,
+    "batch": 64,
+    "recipe": "cifar",
+    "steps": 2000,
+    "every": 15,
+    "lr": 0.1,
+    "threads": 1,
+}
+# The sizes of networks that are trained one by one: multipliers of all widths.
+SIZES = (1.0, 0.85, 0.7, 0.5, 0.316)
 
 
-def row(*methods: str, costs: tuple[str, ...] = ("macs",), **settings: Any) -> dict[str, Any]:
-    return {"methods": list(methods), "costs": list(costs), **SMALL, **settings}
+def row(method: str, base: Row = RESNET8, /, **settings: Any) -> Row:
+    return {"method": method, "cost": "macs", **base, **settings}
 
 
-ROWS: dict[str, dict[str, Any]] = {
-    # What the paper claims, with its learning rate.
-    "methods": row(*THREE, "autoslim"),
-    "methods-memory": row(*THREE, "autoslim", costs=("memory",)),
-    # The recipe moves more than the search does: the same methods with others.
-    "lr-0.25": row(*THREE, lr=0.25),
-    "labels-0.5": row(*THREE, lr=0.25, label_share=0.5),
-    "labels-1": row(*THREE, lr=0.25, label_share=1.0),
-    "alpha": row("slim", "joslim", lr=0.25, distill="alpha"),
-    # What Joslim could do otherwise.
-    "replay-0.5": row("joslim", lr=0.25, replay=0.5),
-    "replay-0.8": row("joslim", lr=0.25, replay=0.8),
-    "every-60": row("joslim", lr=0.25, every=60),
-    "samples-4": row("joslim", lr=0.25, samples=4),
-    "scored-on-1024": row("joslim", lr=0.25, score_images=1024),
-    "smoothing": row("slim", "joslim", lr=0.25, label_smoothing=0.1),
+def by_cost(cost: str, base: Row = RESNET8, suffix: str = "", **settings: Any) -> dict[str, Row]:
+    """The methods with another cost: slim and bignas train as ever, and are judged again."""
+    names = {name: f"{name}-{cost}{suffix}" for name in METHODS}
+    rows = {names[name]: row(name, base, cost=cost, **settings) for name in METHODS}
+    for name in ("slim", "bignas"):
+        rows[names[name]]["weights_of"] = f"{name}{suffix}"
+    return rows
+
+
+METHODS = ("slim", "bignas", "autoslim", "joslim")
+
+ROWS: dict[str, Row] = {
+    # 1. What the paper claims.
+    **{name: row(name) for name in METHODS},
+    **by_cost("memory"),
+    **by_cost("latency", device_file="latency-resnet8.json"),
+    # 2. What a user would do instead.
+    **{f"single-{size:g}": row("single", widths=f"{size:g}") for size in SIZES},
+    # 3. What moves the area.
+    "slim-lr-0.1": row("slim", lr=0.1),
+    "joslim-lr-0.1": row("joslim", lr=0.1),
+    "joslim-labels": row("joslim", label_share=1.0),
+    "joslim-half-labels": row("joslim", label_share=0.5),
+    "joslim-alpha": row("joslim", distill="alpha"),
+    "joslim-replay-0.5": row("joslim", replay=0.5),
+    "joslim-replay-0.8": row("joslim", replay=0.8),
+    "joslim-every-4": row("joslim", every=4),
+    "joslim-every-60": row("joslim", every=60),
+    "joslim-smoothing": row("joslim", label_smoothing=0.1),
+    "joslim-scored-on-1024": row("joslim", score_images=1024),
+    # 4. More knobs.
+    **{f"{name}-resnet20": row(name, RESNET20) for name in METHODS},
+    **{f"{name}-mobilenet": row(name, MOBILENET, cost="memory") for name in METHODS},
 }
 
 
@@ -70,41 +110,113 @@ def main() -> None:
         parser.error(f"{min(unknown)!r} is no row; choose from {', '.join(ROWS)}")
     for name in options.rows or ROWS:
         if options.list:
-            print(f"{name:<16} {json.dumps(ROWS[name])}")
+            print(f"{name:<24} {json.dumps(ROWS[name])}")
             continue
         seeds = [int(seed) for seed in options.seeds.split(",")]
         try:
-            comparison = joslim.compare(
-                seeds=seeds, out=options.out / name, at_once=options.at_once, **ROWS[name]
-            )
+            keep(name, found(name, seeds, options.out, options.at_once))
         except UserError as error:
             raise SystemExit(f"{name}: {error}") from error
-        keep(name, comparison)
 
 
-def keep(name: str, comparison: Comparison) -> None:
-    """The small part of a comparison that belongs into the repository."""
+def found(name: str, seeds: list[int], out: Path, at_once: int | None) -> list[Entry]:
+    if "weights_of" in ROWS[name]:
+        return [judged_again(name, seed, out) for seed in seeds]
+    return trained(name, seeds, out, at_once)
+
+
+def trained(name: str, seeds: list[int], out: Path, at_once: int | None) -> list[Entry]:
+    settings = dict(ROWS[name])
+    if "device_file" in settings:
+        settings["device_file"] = str(RESULTS / settings["device_file"])
+    one = {f"{key}s": [settings.pop(key)] for key in ("method", "cost", "model")}
+    comparison = joslim.compare(seeds=seeds, out=out / name, at_once=at_once, **one, **settings)
+    return [entry for entry in comparison.entries if entry.seed in seeds]
+
+
+def judged_again(name: str, seed: int, out: Path) -> Entry:
+    """Widths of another cost for weights that were trained without a look at any."""
+    settings = ROWS[name]
+    method, model, cost = (settings[key] for key in ("method", "model", "cost"))
+    source = out / settings["weights_of"] / f"{model}-macs-{method}-seed{seed}"
+    run = joslim.load(source)
+    file = settings.get("device_file")
+    config = replace(run.config, cost=cost, device_file=str(RESULTS / file) if file else None)
+    torch.manual_seed(seed)
+    start = time.perf_counter()
+    job = make_job(config)
+    job.net.load_state_dict(run.net.state_dict())
+    job.slimming.steps = job.total_steps
+    front = job.front()
+    seconds = (seconds_of(source) or 0.0) + time.perf_counter() - start
+    return Entry(model, cost, method, seed, source, front=front, seconds=seconds)
+
+
+def keep(name: str, entries: list[Entry]) -> None:
+    """The small part of the runs that belongs into the repository: a line for each of them."""
     RESULTS.mkdir(exist_ok=True)
-    runs = [
-        {
-            "method": entry.method,
-            "cost": entry.cost,
-            "model": entry.model,
-            "seed": entry.seed,
-            "seconds": entry.seconds,
-            "area": entry.front.area(),
-            "children": [
-                [point.costs[entry.front.key], point.train_loss, point.test_error]
-                for point in entry.front
-            ],
-        }
-        for entry in comparison.entries
-        if entry.front is not None
+    for entry in entries:
+        print(name, entry.seed, entry.failure or f"area {entry.front and entry.front.area():.2f}")
+    fronts = [(entry, entry.front) for entry in entries if entry.front is not None]
+    first = fronts[0][1]
+    head = {
+        "settings": ROWS[name],
+        "commit": commit(),
+        "costs": list(first.costs),
+        "space": first.space.to_json(),
+    }
+    runs = [json.dumps(run_of(entry, front)) for entry, front in fronts]
+    text = json.dumps(head)[:-1] + ', "runs": [\n' + ",\n".join(runs) + "\n]}\n"
+    (RESULTS / f"{name}.json").write_text(text)
+
+
+def run_of(entry: Entry, front: Front) -> dict[str, Any]:
+    """Of each child its channels, its costs, its training loss and its errors."""
+    children = [
+        [
+            list(point.widths.counts),
+            [point.costs[name] for name in front.costs],
+            *(point.train_loss, point.val_error, point.test_error),
+        ]
+        for point in front
     ]
-    content = {"settings": ROWS[name], "table": comparison.table(shares=SHARES), "runs": runs}
-    (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
-    for line in comparison.table(shares=SHARES):
-        print(name, line["method"], line["area"])
+    return {
+        "seed": entry.seed,
+        "seconds": entry.seconds,
+        "span": list(front.span),
+        "children": children,
+    }
+
+
+def kept(name: str, label: str | None = None) -> list[Entry]:
+    """The runs of a row as they were kept; `label` stands for its method."""
+    row = json.loads((RESULTS / f"{name}.json").read_text())
+    settings, space = row["settings"], WidthSpace.of_json(row["space"])
+    return [
+        Entry(
+            settings["model"],
+            settings["cost"],
+            label or settings["method"],
+            run["seed"],
+            RESULTS / f"{name}.json",
+            front=Front(
+                [
+                    Point(space.of_counts(counts), dict(zip(row["costs"], costs)), *figures)
+                    for counts, costs, *figures in run["children"]
+                ],
+                settings["cost"],
+                (run["span"][0], run["span"][1]),
+            ),
+            seconds=run["seconds"],
+        )
+        for run in row["runs"]
+    ]
+
+
+def commit() -> str:
+    command = ["git", "describe", "--always", "--dirty"]
+    found = subprocess.run(command, capture_output=True, text=True, cwd=RESULTS.parent)
+    return found.stdout.strip()
 
 
 if __name__ == "__main__":

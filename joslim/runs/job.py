@@ -337,15 +337,19 @@ def put_channels_last(net: SlimmableNet, data: Data) -> None:
 
     A network that views outputs as if they were laid out in the usual way is left as it was.
     """
-    net.to(memory_format=torch.channels_last)
+    lay_out(net, torch.channels_last)
     was = net.training
     net.eval()
     try:
         with torch.no_grad():
             net(torch.zeros(2, *data.shape, device=next(net.parameters()).device))
     except RuntimeError:
-        net.to(memory_format=torch.contiguous_format)
+        lay_out(net, torch.contiguous_format)
     net.train(was)
+
+
+def lay_out(net: SlimmableNet, layout: torch.memory_format) -> None:
+    net.to(memory_format=layout)  # type: ignore[call-overload]
 
 
 def find_device(name: str) -> torch.device:

@@ -1,0 +1,60 @@
+"""The study: what is kept of runs is what they were, and a page can be made of it."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from joslim.comparing.entries import Entry
+from joslim.runs.run import Run
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+sys.path.insert(0, str(EXPERIMENTS))
+
+import results  # noqa: E402
+import study  # noqa: E402
+
+
+@pytest.fixture
+def kept_rows(finished: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for module in (study, results):
+        monkeypatch.setattr(module, "RESULTS", tmp_path)
+    for name in ("slim", "joslim", "single-1", "joslim-labels"):
+        row = study.ROWS[name]
+        entries = [
+            Entry(row["model"], row["cost"], row["method"], seed, finished.path, finished.front)
+            for seed in (0, 1)
+        ]
+        study.keep(name, [Entry(**{**vars(entry), "seconds": 60.0}) for entry in entries])
+    return tmp_path
+
+
+def test_what_is_kept_is_what_was_found(kept_rows: Path, finished: Run) -> None:
+    entries = study.kept("joslim")
+    assert [entry.seed for entry in entries] == [0, 1]
+    assert all(entry.front == finished.front and entry.seconds == 60 for entry in entries)
+    assert study.kept("joslim", "ours")[0].method == "ours"
+
+
+def test_a_page_of_what_there_is(
+    kept_rows: Path, finished: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr(results, "DOCS", kept_rows)
+    results.main()
+    assert f"4 of {len(study.ROWS)} rows" in capsys.readouterr().out
+    text = (kept_rows / "results.md").read_text()
+    (row,) = (line for line in text.splitlines() if line.startswith("| slim | 2 |"))
+    assert row.endswith(f" {finished.front[-1].test_error:.1f} ± 0.0 | 1.0 |")
+    assert "| label_share 1.0 | 2 |" in text
+    assert (kept_rows / "results-macs.png").stat().st_size > 10_000
+    assert "{{" not in text
+    assert text.count(results.MISSING) == 4  # memory, latency and the two larger networks
+
+
+def test_every_row_is_a_configuration() -> None:
+    from joslim.runs.config import config_of
+
+    for row in study.ROWS.values():
+        config_of({key: value for key, value in row.items() if key != "weights_of"})
+    for row in study.ROWS.values():
+        assert row.get("weights_of", "slim") in study.ROWS
