@@ -22,10 +22,11 @@ from typing import Any
 import torch
 
 import joslim
-from joslim.comparing.entries import Entry, seconds_of
+from joslim.comparing.entries import Entry
 from joslim.errors import UserError
 from joslim.front import Front, Point
 from joslim.runs.job import make_job
+from joslim.runs.whereabouts import seconds_of
 from joslim.widths import WidthSpace
 
 RESULTS = Path(__file__).parent / "results"
@@ -39,6 +40,7 @@ RESNET8: Row = {
     "size": 16,
     "steps": 2000,
     "every": 15,
+    "val": 1000,
     "lr": 0.25,
     "threads": 1,
 }
@@ -90,6 +92,9 @@ ROWS: dict[str, Row] = {
     "joslim-replay-0.8": row("joslim", replay=0.8),
     "joslim-every-4": row("joslim", every=4),
     "joslim-every-60": row("joslim", every=60),
+    # The paper's search, and its ablation without bisection: slow, so in few rounds.
+    "joslim-every-60-mobo-ts2": row("joslim", every=60, searcher="mobo-ts2"),
+    "joslim-every-60-mobo-rs": row("joslim", every=60, searcher="mobo-rs"),
     "joslim-smoothing": row("joslim", label_smoothing=0.1),
     "joslim-scored-on-1024": row("joslim", score_images=1024),
     # 4. More knobs.

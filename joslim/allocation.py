@@ -6,7 +6,7 @@ Lower is better. Exact: an answer comes with the proof that no other combination
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joslim.errors import UserError, unknown
-from joslim.front import Front, Point, check_budget, non_dominated, typed
+from joslim.front import Budget, Front, Point, checked_budget, non_dominated
+from joslim.sizes import enough, typed
 from joslim.untrusted import json_number, shown
 
 Floats = NDArray[np.float64]
@@ -75,25 +76,27 @@ def allocate(
     memory_as: str = "sum",
     cost: OwnCost | None = None,
     budget: float | None = None,
-    **budgets: float,
+    **budgets: Budget,
 ) -> Allocation:
     """The children with the least total weighted error that are within all budgets together.
 
-    fronts: of the networks, or their runs. Budgets are named as the costs are (`macs=20e6`,
-    `latency_ms=30`). Costs of the networks add up; with `memory_as="max"` the memory is that of the
-    largest, as it is for networks that run one after the other. `cost` is a function of one's own,
-    from a list of one child for each network to a number that may be at most `budget`.
+    fronts: of the networks, or their runs. Budgets are named as the costs are (`macs="20M"`,
+    `latency_ms=30`). The error is that of validation: errors of different networks can be added,
+    training losses, which a front picks by, cannot. Costs of the networks add up; with
+    `memory_as="max"` the memory is that of the largest, as it is for networks that run one after
+    the other. `cost` is a function of one's own, from a list of one child for each network to a
+    number that may be at most `budget`.
     """
     fronts = [front_of(front) for front in fronts]
     factors = checked_weights(weights, len(fronts))
     check_own(cost, budget, budgets)
-    check_budgets(fronts, budgets, memory_as)
-    check_least(fronts, budgets, memory_as)
+    limits = checked_budgets(fronts, budgets, memory_as)
+    check_least(fronts, limits, memory_as)
     measure = shared_measure(fronts)
-    children = fitting_alone(fronts, budgets)
+    children = fitting_alone(fronts, limits)
     if not all(children):
-        raise nothing_fits(children, budgets)
-    summed = {n: m for n, m in budgets.items() if not is_maximum(n, memory_as)}
+        raise nothing_fits(children, limits)
+    summed = {n: m for n, m in limits.items() if not is_maximum(n, memory_as)}
     errors = [weighted(kids, factor, measure) for kids, factor in zip(children, factors)]
     shares = [shares_of(kids, summed) for kids in children]
     if cost is not None and budget is not None:
@@ -101,9 +104,9 @@ def allocate(
     else:
         chosen = solve(errors, shares)
     if chosen is None:
-        raise nothing_fits(children, budgets)
+        raise nothing_fits(children, limits)
     points = tuple(kids[at] for kids, at in zip(children, chosen))
-    totals = {name: total(points, name, memory_as) for name in budgets}
+    totals = {name: total(points, name, memory_as) for name in limits}
     if cost is not None:
         totals["cost"] = float(cost(list(points)))
     return Allocation(points, factors, measure, totals)
@@ -117,7 +120,7 @@ def curve(
 ) -> list[Allocation]:
     """Every allocation that is the best one for some budget of this cost, the cheapest first."""
     factors = checked_weights(weights, len(fronts))
-    check_budgets(fronts, {cost: 1.0}, memory_as)
+    checked_budgets(fronts, {cost: 1.0}, memory_as)
     measure = shared_measure(fronts)
     combine = np.maximum if is_maximum(cost, memory_as) else np.add
     costs, errors, chosen = np.zeros(1), np.zeros(1), np.zeros((1, 0), dtype=np.intp)
@@ -320,8 +323,8 @@ def solve_by_trying(
     if math.isinf(least):
         return None
     raise UserError(
-        f"budget: no combination of {len(children)} networks fits {typed(budget)}, the least that "
-        f"the function gives is {typed(least)}"
+        f"budget: no combination of {len(children)} networks fits {typed('budget', budget)}, the "
+        f"least that the function gives is {enough('budget', least)}"
     )
 
 
@@ -392,27 +395,30 @@ def checked_weights(weights: Sequence[float] | None, count: int) -> tuple[float,
     return tuple(found)
 
 
-def check_own(cost: OwnCost | None, budget: float | None, budgets: dict[str, float]) -> None:
+def check_own(cost: OwnCost | None, budget: float | None, budgets: Mapping[str, Budget]) -> None:
     if (cost is None) != (budget is None):
         raise UserError("budget: it belongs to cost, a function of one's own; give both or none")
     if cost is not None and not callable(cost):
         raise UserError(f"cost: {shown(cost)} is not a function of a list of points")
     if budget is not None:
-        check_budget("budget", budget)
+        checked_budget("budget", budget)
     if cost is None and not budgets:
         raise UserError("budget: none given; give at least one, such as macs=20e6")
 
 
-def check_budgets(fronts: Sequence[Front], budgets: dict[str, float], memory_as: str) -> None:
+def checked_budgets(
+    fronts: Sequence[Front], budgets: Mapping[str, Budget], memory_as: str
+) -> dict[str, float]:
+    """As numbers, if all fronts can keep them."""
     if memory_as not in COMBINED:
         raise unknown("memory_as", str(memory_as), COMBINED)
-    for name, most in budgets.items():
-        check_budget(name, most)
-    for at, front in enumerate(fronts if budgets else ()):
+    limits = {name: checked_budget(name, most) for name, most in budgets.items()}
+    for at, front in enumerate(fronts if limits else ()):
         try:
-            front.check_budgets(budgets)
+            front.checked_budgets(limits)
         except UserError as error:
             raise UserError(f"network {at + 1} of {len(fronts)}: {error}") from error
+    return limits
 
 
 def check_least(fronts: Sequence[Front], budgets: dict[str, float], memory_as: str) -> None:
@@ -423,14 +429,15 @@ def check_least(fronts: Sequence[Front], budgets: dict[str, float], memory_as: s
         if least > most * (1 + ROUNDING):
             largest = is_maximum(name, memory_as)
             how = "children: the largest of them costs" if largest else "children together cost"
+            needed = enough(name, least)
             raise UserError(
-                f"{name}: no combination of {len(fronts)} networks fits {typed(most)}, their "
-                f"cheapest {how} {typed(least)}; type {typed(least)} or more"
+                f"{name}: no combination of {len(fronts)} networks fits {typed(name, most)}, their "
+                f"cheapest {how} {needed}; type {needed} or more"
             )
 
 
 def nothing_fits(children: list[list[Point]], budgets: dict[str, float]) -> UserError:
-    together = ", ".join(f"{name} {typed(most)}" for name, most in budgets.items())
+    together = ", ".join(f"{name} {typed(name, most)}" for name, most in budgets.items())
     return UserError(
         f"budget: no combination of {len(children)} networks fits {together} together, "
         "though each of these alone can be kept; raise one of them"

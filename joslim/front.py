@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import keyword
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from joslim.errors import UserError, unknown
+from joslim.sizes import enough, parse_size, typed
 from joslim.untrusted import json_count, json_name, json_number, json_rows, json_value, shown
 from joslim.widths import Widths, WidthSpace
 
@@ -25,6 +26,9 @@ FILE = "front.json"
 MOST_BYTES = 64 * 10**6
 MOST_CHILDREN = 10_000
 MOST_POINTS = 100_000
+
+# A number, or a text as on the command line: "20M", "64KiB".
+Budget = float | str
 
 # Every child has these; latency_ms only where it was measured.
 COUNTED = ("macs", "params", "memory")
@@ -122,26 +126,26 @@ class Front(Sequence[Point]):
         values = [getattr(point, error) for point in self]
         return None if None in values else values
 
-    def pick(self, /, **budgets: float) -> Point:
+    def pick(self, /, **budgets: Budget) -> Point:
         """The child with the least training loss among those within all budgets.
 
-        Budgets are named as the costs are (`macs=20e6`, `memory=64e3`, `latency_ms=3`); a child
+        Budgets are named as the costs are (`macs=20e6`, `memory="64KiB"`, `latency_ms=3`); a child
         that costs exactly the budget fits.
         """
-        self.check_budgets(budgets)
-        fitting = [p for p in self if all(p.costs[n] <= most for n, most in budgets.items())]
+        limits = self.checked_budgets(budgets)
+        fitting = [p for p in self if all(p.costs[n] <= most for n, most in limits.items())]
         if not fitting:
-            raise self._nothing_fits(budgets)
+            raise self._nothing_fits(limits)
         return min(fitting, key=lambda point: point.train_loss)
 
-    def next_better(self, /, **budgets: float) -> Point | None:
+    def next_better(self, /, **budgets: Budget) -> Point | None:
         """Of the children with less training loss than what is picked, the nearest to fitting.
 
         That is the one whose largest share of a budget is the least. None if there is none.
         """
-        picked = self.pick(**budgets)
+        picked, limits = self.pick(**budgets), self.checked_budgets(budgets)
         better = [point for point in self if point.train_loss < picked.train_loss]
-        shares = [max(p.costs[name] / most for name, most in budgets.items()) for p in better]
+        shares = [max(p.costs[name] / most for name, most in limits.items()) for p in better]
         return better[int(np.argmin(shares))] if better else None
 
     def area(self, error: str = "test_error", points: int = 50) -> float | None:
@@ -189,7 +193,10 @@ class Front(Sequence[Point]):
         cost = json_name(json_value(record, "cost", "front"), "cost")
         span = json_rows(record, "span", "front", most=2, least=2)
         space = WidthSpace.of_json(json_value(record, "space", "front"))
-        children = json_rows(record, "children", "front", MOST_CHILDREN)
+        children = json_rows(record, "children", "front", MOST_CHILDREN, least=0)
+        if not children:
+            again = f"remove {FILE}, and joslim resume RUN makes it anew"
+            raise UserError(f"it has no children; {again}")
         points = [
             point_of_json(child, widths, f"children[{at}]")
             for at, (child, widths) in enumerate(zip(children, widths_of_json(children, space)))
@@ -230,31 +237,33 @@ class Front(Sequence[Point]):
         ends = f"{self[0].costs[self.key]:g} to {self[-1].costs[self.key]:g}"
         return f"Front({len(self)} children, {self.cost} {ends})"
 
-    def check_budgets(self, budgets: dict[str, float]) -> None:
+    def checked_budgets(self, budgets: Mapping[str, Budget]) -> dict[str, float]:
+        """As numbers, if this front can keep them."""
         known = dict.fromkeys([*self.costs, LATENCY])
         if not budgets:
             raise UserError(f"budget: none given; give at least one of: {', '.join(known)}")
-        for name, most in budgets.items():
+        for name in budgets:
             if name not in known:
                 raise unknown("budget", name, known)
             if name not in self.costs:
-                how = "joslim train --cost latency does it"
-                raise UserError(f"{name}: not measured for this front; {how}")
-            check_budget(name, most)
+                raise UserError(
+                    f"{name}: not measured for this front; type joslim latency RUN -o device.json, "
+                    "then --device-file device.json; in Python run.timed('device.json')"
+                )
+        return {name: checked_budget(name, most) for name, most in budgets.items()}
 
     def _nothing_fits(self, budgets: dict[str, float]) -> UserError:
         for name, most in budgets.items():
             cheapest = min(point.costs[name] for point in self)
             if cheapest > most:
+                least = enough(name, cheapest)
                 return UserError(
-                    f"{name}: no child of {len(self)} fits {typed(most)}, the cheapest costs "
-                    f"{typed(cheapest)}; type {typed(cheapest)} or more"
+                    f"{name}: no child of {len(self)} fits {typed(name, most)}, the cheapest costs "
+                    f"{least}; type {least} or more"
                 )
         nearest = min(self, key=lambda p: max(p.costs[n] / most for n, most in budgets.items()))
-        asked, needed = (
-            ", ".join(f"{name} {typed(values[name])}" for name in budgets)
-            for values in (budgets, nearest.costs)
-        )
+        asked = ", ".join(f"{name} {typed(name, most)}" for name, most in budgets.items())
+        needed = ", ".join(f"{name} {enough(name, nearest.costs[name])}" for name in budgets)
         return UserError(
             f"budget: no child of {len(self)} fits {asked} together; the nearest fits {needed}"
         )
@@ -303,10 +312,13 @@ def bought(
     return np.array(chosen, dtype=np.float64)[fitting]
 
 
-def check_budget(name: str, most: Any) -> None:
+def checked_budget(name: str, most: Any) -> float:
+    if isinstance(most, str):
+        return parse_size(name, most)
     number = isinstance(most, (int, float, np.number)) and not isinstance(most, bool)
     if not number or not 0 < most <= sys.float_info.max:
         raise UserError(f"{name}: {shown(most)} is not a positive finite number; type 2e6")
+    return plain(most)
 
 
 def margins(point: Point, budgets: dict[str, float]) -> dict[str, float]:
@@ -376,11 +388,6 @@ def checked_span(span: Sequence[float]) -> tuple[float, float]:
     return low, full
 
 
-def typed(number: float) -> str:
-    """Exactly this number, as a person would type it: 20000000 and not 20000000.0."""
-    return str(int(number)) if number == int(number) else repr(float(number))
-
-
 def plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
@@ -442,7 +449,7 @@ def front_file(folder: Path) -> Path:
         raise UserError(f"run: {str(folder)!r} cannot be read: {error.strerror}") from error
     raise UserError(
         f"run: {str(folder)!r} has no front yet, its training has not finished; "
-        "joslim resume RUN goes on"
+        "wait for its end, or type joslim resume RUN if it was stopped"
     )
 
 

@@ -138,7 +138,7 @@ SMALL, LARGE = made([(1, 1, 9), (4, 2, 5)]), made([(2, 8, 8), (6, 9, 1)])
 def test_a_function_beside_other_budgets() -> None:
     found = allocate([SMALL, LARGE], cost=lambda points: 1, budget=1, macs=6)
     assert found.error == 13
-    with pytest.raises(UserError, match="fits macs 5, memory 9 together"):
+    with pytest.raises(UserError, match="fits macs 5, memory 9B together"):
         allocate([SMALL, made([(5, 1, 9), (1, 9, 5)])], macs=5, memory=9)
 
 
@@ -154,6 +154,10 @@ def test_without_validation_the_training_loss_counts() -> None:
     assert found.error == pytest.approx(0.5 + 3)
     unknown = Front([Point(SPACE.full, {"macs": 1, "params": 1, "memory": 1}, 1.0)], "macs", (1, 1))
     assert allocate([unknown], macs=9).test_error is None
+
+
+def test_budgets_as_they_are_typed() -> None:
+    assert allocate([SMALL, LARGE], macs="0.007K") == allocate([SMALL, LARGE], macs=7)
 
 
 def test_the_same_network_twice() -> None:
@@ -194,14 +198,14 @@ def test_of_equal_errors_the_cheapest() -> None:
         ),
         (
             {"memory": 7, "memory_as": "max"},
-            "memory: no combination of 2 networks fits 7, their cheapest children: the largest of "
-            "them costs 8; type 8 or more",
+            "memory: no combination of 2 networks fits 7B, their cheapest children: the largest of "
+            "them costs 8B; type 8B or more",
         ),
         ({"macs": -1}, "macs: -1 is not a positive finite number"),
-        ({"macs": "20M"}, "macs: '20M' is not a positive finite number"),
+        ({"macs": "20KiB"}, "macs: '20KiB' is in bytes, macs are counted; type 20K"),
         (
             {"latency_ms": 3},
-            "network 1 of 2: latency_ms: not measured for this front; joslim train",
+            "network 1 of 2: latency_ms: not measured for this front; type joslim latency RUN",
         ),
         ({"flops": 3}, "network 1 of 2: budget: unknown name 'flops'; allowed: macs"),
         ({"macs": 9, "memory_as": "mean"}, "memory_as: unknown name 'mean'; allowed: sum, max"),

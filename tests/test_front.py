@@ -297,6 +297,23 @@ def test_the_next_better_child_is_the_nearest_to_fitting(
         assert exceeded(child, budgets) == {"macs": child.costs["macs"] - most}
 
 
+def test_budgets_as_they_are_typed(front: Front) -> None:
+    assert front.pick(macs="0.5K") is front.pick(macs=500) is front[1]
+    assert front.pick(memory="4KB") is front.pick(memory="3.90625KiB") is front[2]
+    assert front.pick(latency_ms="2 ms") is front.pick(latency_ms=2)
+    assert front.next_better(macs="0.5K") is front.next_better(macs=500) is front[2]
+
+
+@given(st.floats(1e-3, 1e15), st.sampled_from(["macs", "params", "memory", "latency_ms"]))
+def test_what_is_suggested_fits(cheapest: float, cost: str) -> None:
+    costs = {"macs": 1, "params": 1, "memory": 1, "latency_ms": 1, cost: cheapest}
+    front = Front([Point(SPACE.full, costs, 1.0)], "macs", SPAN)
+    with pytest.raises(UserError) as caught:
+        front.pick(**{cost: cheapest / 2})
+    suggested = str(caught.value).partition("; type ")[2].removesuffix(" or more")
+    assert front.pick(**{cost: suggested}) is front[0]
+
+
 def test_of_equal_losses_the_cheapest() -> None:
     front = Front([point(300, 1.0), point(200, 1.0)], "macs", SPAN)
     assert front.pick(macs=1000).costs["macs"] == 200
@@ -313,11 +330,17 @@ def test_of_equal_losses_the_cheapest() -> None:
         ({"macs": math.nan}, "macs: nan is not a positive finite number"),
         ({"macs": math.inf}, "macs: inf is not a positive finite number"),
         ({"macs": 10**400}, "macs: 1000"),
-        ({"macs": "20M"}, "macs: '20M' is not a positive finite number"),
+        ({"macs": "20X"}, "macs: '20X' is not a size; type 2000000, 2e6 or 2M"),
+        ({"macs": "20KB"}, "macs: '20KB' is in bytes, macs are counted; type 20K"),
+        ({"macs": "-20K"}, "macs: '-20K' is not positive; type"),
         ({"macs": None}, "macs: None is not a positive finite number"),
         ({"macs": True}, "macs: True is not a positive finite number"),
         ({"macs": 199.5}, "macs: no child of 3 fits 199.5, the cheapest costs 200; type 200 or"),
-        ({"macs": 900, "latency_ms": 1}, "latency_ms: no child of 3 fits 1, the cheapest costs 2;"),
+        (
+            {"macs": 900, "latency_ms": 1},
+            "latency_ms: no child of 3 fits 1ms, the cheapest costs 2ms; type 2ms or more",
+        ),
+        ({"macs": "0.1K"}, "macs: no child of 3 fits 100, the cheapest costs 200; type 200 or"),
     ],
 )
 def test_budgets_that_are_refused(front: Front, budgets: dict[str, Any], words: str) -> None:
@@ -332,15 +355,14 @@ def test_budgets_that_fit_alone_but_not_together() -> None:
     with pytest.raises(UserError) as caught:
         Front(found, "macs", SPAN).pick(macs=300, latency_ms=3)
     assert str(caught.value) == (
-        "budget: no child of 2 fits macs 300, latency_ms 3 together; "
-        "the nearest fits macs 400, latency_ms 2"
+        "budget: no child of 2 fits macs 300, latency_ms 3ms together; "
+        "the nearest fits macs 400, latency_ms 2ms"
     )
 
 
 def test_a_latency_that_nobody_measured() -> None:
-    with pytest.raises(
-        UserError, match=r"^latency_ms: not measured .* joslim train --cost latency"
-    ):
+    words = r"^latency_ms: not measured .* type joslim latency RUN -o device.json, then --device"
+    with pytest.raises(UserError, match=words):
         Front([point(1, 1.0)], "macs", SPAN).pick(latency_ms=3)
 
 

@@ -22,6 +22,7 @@ LAYERS = [
     "errors",
     "processes",
     "untrusted",
+    "sizes",
     "widths",
     "data",
     "slimmable",

@@ -1,4 +1,4 @@
-"""`joslim allocate`: one budget for many networks, from the front.json of each run alone."""
+"""`joslim allocate`: one budget for many networks, from their front.json and device files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from joslim.cli.budgets import LatencyMs, Macs, Memory, Params, budgets_of
+from joslim.cli.budgets import (
+    DeviceFiles,
+    LatencyMs,
+    Macs,
+    Memory,
+    Params,
+    budgets_of,
+    tell_device,
+)
 from joslim.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,6 +29,7 @@ def allocate(
     memory: Memory = None,
     latency_ms: LatencyMs = None,
     params: Params = None,
+    device_file: DeviceFiles = None,
     memory_as: Annotated[
         str, typer.Option(help="Memory of all networks: their sum, or max, the largest.")
     ] = "sum",
@@ -33,14 +42,20 @@ def allocate(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show the children of several networks with the least total error within shared budgets."""
+    """Show the children of several networks with the least total error within shared budgets.
+
+    The error is that of validation: errors of different networks can be added, training losses,
+    which joslim pick goes by, cannot.
+    """
     from joslim import allocation
-    from joslim.front import Front
+    from joslim.runs.fronts import timed_fronts
 
     budgets = budgets_of(macs=macs, memory=memory, latency_ms=latency_ms, params=params)
     if not budgets:
         raise UserError("budget: none given; type --macs, --memory, --latency-ms or --params")
-    fronts = [Front.read(run) for run in runs]
+    if memory_as == "max" and "memory" not in budgets:
+        raise UserError("memory_as: 'max' is for a budget of memory; type --memory SIZE as well")
+    fronts = timed_fronts(runs, device_file or [])
     options: dict[str, Any] = {"weights": weight or None, "memory_as": memory_as}
     found = allocation.allocate(fronts, **{**options, **budgets})
     steps: list[Allocation] = []
@@ -50,12 +65,20 @@ def allocate(
     if picture is not None:
         from joslim.reports.figures import draw_allocation
 
-        draw_allocation(steps, found, names, picture)
+        (budget,) = budgets.values()
+        draw_allocation(steps, found, [*map(printable, names)], picture, budget)
     shown = steps if curve else []
     if as_json:
         typer.echo(json.dumps(described(names, found, budgets, shown), indent=2))
     else:
-        show(names, found, budgets, shown)
+        show([*map(printable, names)], found, budgets, shown)
+        for path in device_file or []:
+            tell_device(path)
+
+
+def printable(name: str) -> str:
+    """An escape sequence in the name of a folder is shown and not obeyed."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in name)
 
 
 def only_one(budgets: dict[str, float]) -> str:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from joslim.cli.sizes import parse_size
 from joslim.cli.train import AsJson, ConfigFile, with_flags_of_config
 from joslim.errors import RunFailed, UserError
 from joslim.runs.config import FIELDS, read_config_file
+from joslim.sizes import parse_size
 
 if TYPE_CHECKING:
-    from joslim.comparing import Comparison
+    from joslim.comparing import Comparison, Entry
 
 SINGLE = {"models": "model", "costs": "cost", "methods": "method", "seeds": "seed"}
 
@@ -38,7 +40,7 @@ At = Annotated[
     str, typer.Option(help="Costs at which to give the error: shares of the full one, or 59M.")
 ]
 Anyway = Annotated[
-    bool, typer.Option("--anyway", help="Compare runs of different data, steps or batches too.")
+    bool, typer.Option("--anyway", help="Compare runs of different data, steps or settings too.")
 ]
 
 
@@ -164,11 +166,23 @@ def refuse_training_flags(given: dict[str, Any]) -> None:
 
 
 def refuse_failures(comparison: Comparison) -> None:
-    failures = comparison.failures
-    if failures:
-        count = f"{len(failures)} of {len(comparison.entries)} runs have no front"
-        named = ", ".join(entry.path.name for entry in failures)
-        raise RunFailed(f"{count}: {named}; joslim compare --out FOLDER tries them again")
+    """Runs that train now only need time; others have to be asked for again."""
+    going = [entry for entry in comparison.failures if entry.training]
+    failed = [entry for entry in comparison.failures if not entry.training]
+    count, words = len(comparison.entries), []
+    if going:
+        still = f"{len(going)} of {count} runs are still training"
+        words.append(f"{still}: {names_of(going)}; wait for their end")
+    if failed:
+        again = f"joslim compare --out {shlex.quote(str(failed[0].path.parent))}"
+        missing = f"{len(failed)} of {count} runs have no front"
+        words.append(f"{missing}: {names_of(failed)}; {again} tries them again")
+    if words:
+        raise RunFailed("; ".join(words))
+
+
+def names_of(entries: Sequence[Entry]) -> str:
+    return ", ".join(entry.path.name for entry in entries)
 
 
 # What is shown
@@ -185,10 +199,11 @@ def show(comparison: Comparison, as_json: bool, out: Path | None, **options: Any
         typer.echo(json.dumps(content, indent=2))
         return
     console = Console(highlight=False)
-    for table in comparison_tables(content["table"]):
-        console.print(table)
-    for line in notes(content["table"], content["runs"]):
-        console.print(line, soft_wrap=True)
+    if len(comparison.failures) < len(comparison.entries):
+        for table in comparison_tables(content["table"]):
+            console.print(table)
+        for line in notes(content["table"], content["runs"]):
+            console.print(line, soft_wrap=True)
     for entry in comparison.failures:
         line = f"no front: {entry.path.name}: {entry.failure}"
         console.print(escape(line), soft_wrap=True)

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from joslim.cli.budgets import LatencyMs, Macs, Memory, Params, budgets_of
+from joslim.cli.budgets import DeviceFile, LatencyMs, Macs, Memory, Params, sets_of
 from joslim.errors import UserError
 
 if TYPE_CHECKING:
     from joslim.deploy.checking import Check
+    from joslim.deploy.quantizing import Quantized
     from joslim.runs.run import Run
 
 
@@ -27,11 +28,13 @@ def export(
     memory: Memory = None,
     latency_ms: LatencyMs = None,
     params: Params = None,
+    device_file: DeviceFile = None,
     every: Annotated[
         bool, typer.Option("--all", help="Every child of the front, into a new folder.")
     ] = False,
     kind: Annotated[
-        str | None, typer.Option("--format", help="With --all: onnx [default], pt2 or folder.")
+        str | None,
+        typer.Option("--format", help="Of several children: onnx [default], pt2 or folder."),
     ] = None,
     whole: Annotated[
         bool, typer.Option("--whole", help="The slimmable network with its front, as a folder.")
@@ -39,95 +42,119 @@ def export(
     int8: Annotated[
         bool, typer.Option("--int8", help="ONNX in 8-bit integers, with what that costs.")
     ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an earlier export, file or folder.")
+    ] = False,
     model: Annotated[
         str | None, typer.Option(help="Your own model again: package.module:function.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Write a child as a file that runs without joslim; without a budget, the full network."""
-    budgets = budgets_of(macs=macs, memory=memory, latency_ms=latency_ms, params=params)
-    check_together(budgets, every=every, whole=whole, kind=kind, int8=int8)
+    """Write a child as a file that runs without joslim; without a budget, the full network.
+
+    Of the children that fit, it is the one with the least training loss, as in joslim pick. Budgets
+    that are given several times are for several children, which go into a new folder.
+    """
+    from joslim.runs.fronts import opened
+
+    sets = sets_of(macs=macs, memory=memory, latency_ms=latency_ms, params=params)
+    several = every or len(sets) > 1
+    check_together({"a budget": bool(sets[0]), "--all": every, "--whole": whole})
+    check_format(kind, int8, device_file, several, whole)
     if whole:
-        facts = whole_network(run, out)
-    elif every:
-        facts = all_children(opened(run, model), out, kind or "onnx")
+        facts = whole_network(run, out, overwrite)
     else:
-        facts = one_child(opened(run, model), out, budgets, int8)
+        source = with_front(opened(run, model), device_file)
+        points = chosen(source, sets, every)
+        if several:
+            told = several_children(source, points, out, kind or "onnx", int8, overwrite)
+        else:
+            told = {out: one_child(source, points[0], out, int8, overwrite)}
+        costs = [*sets[0], *(["latency_ms"] if device_file else [])]
+        facts = [
+            facts_of(source, point, Path(file), found, costs)
+            for point, (file, found) in zip(points, told.items())
+        ]
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
     else:
         show(facts)
 
 
-def check_together(
-    budgets: dict[str, float], every: bool, whole: bool, kind: str | None, int8: bool
-) -> None:
-    wishes = {"a budget": bool(budgets), "--all": every, "--whole": whole}
+def check_together(wishes: dict[str, bool]) -> None:
     given = [name for name, asked in wishes.items() if asked]
     if len(given) > 1:
         raise UserError(f"export: {' and '.join(given)} exclude each other; type only one")
-    if kind is not None and not every:
-        raise UserError("format: it goes with --all; else the suffix of -o says it")
-    if int8 and (every or whole):
-        raise UserError("int8: it is for one child; leave out --all and --whole")
 
 
-def opened(path: Path, model: str | None) -> Run:
+def check_format(
+    kind: str | None, int8: bool, device_file: Path | None, several: bool, whole: bool
+) -> None:
+    if kind is not None and not several:
+        raise UserError("format: it is for several children; else the suffix of -o says it")
+    if whole and (int8 or device_file):
+        field = "int8" if int8 else "device_file"
+        raise UserError(f"{field}: it is for children; leave out --whole")
+    if int8 and kind not in (None, "onnx"):
+        raise UserError(f"int8: it goes with ONNX, {kind!r} given; type --format onnx")
+
+
+def with_front(run: Run, device_file: Path | None) -> Run:
     """With the front read: a run that has none yet says so before anything is made."""
-    from joslim.runs.run import load
-
-    run = load(path, model=model)
-    own = run.config.model
-    if ":" in own and model not in (None, own):
-        raise UserError(f"model: {model!r} given, the run has {own!r}")
-    if model is None and (":" in own or own.startswith("<")):
-        again = own if ":" in own else "package.module:function"
-        raise UserError(
-            f"model: {own!r} is not imported because a file says so; type --model {again}"
-        )
-    _ = run.front
+    run.front = run.timed(device_file) if device_file else run.front
     return run
 
 
-def one_child(run: Run, out: str, budgets: dict[str, float], int8: bool) -> list[dict[str, Any]]:
+def chosen(run: Run, sets: list[dict[str, float]], every: bool) -> list[Any]:
+    """Points of the front; without a budget the full network, which may not be one of them."""
+    if every:
+        return list(run.front)
+    return [run.front.pick(**budgets) if budgets else run.net.space.full for budgets in sets]
+
+
+def one_child(run: Run, point: Any, out: str, int8: bool, overwrite: bool) -> Check | Quantized:
     from joslim.deploy import export as write
     from joslim.deploy import export_int8
-    from joslim.deploy.checking import Check
 
-    point = run.front.pick(**budgets) if budgets else run.net.space.full
-    if not int8:
-        return [facts_of(run, point, Path(out), write(run, point, out))]
-    quantized = asdict(export_int8(run, point, out))
-    check = Check(**quantized.pop("check"))
-    return [{**facts_of(run, point, Path(out), check), "int8": quantized}]
+    return (export_int8 if int8 else write)(run, point, out, overwrite=overwrite)
 
 
-def all_children(run: Run, out: str, kind: str) -> list[dict[str, Any]]:
-    from joslim.deploy import export_children
+def several_children(
+    run: Run, points: list[Any], out: str, kind: str, int8: bool, overwrite: bool
+) -> dict[str, Check | Quantized]:
+    from joslim.deploy import export_children, export_children_int8
 
-    checks = export_children(run, run.front, out, kind)
-    return [
-        facts_of(run, point, Path(out) / name, check)
-        for point, (name, check) in zip(run.front, checks.items())
-    ]
+    told: dict[str, Any]
+    if int8:
+        told = export_children_int8(run, points, out, overwrite=overwrite)
+    else:
+        told = export_children(run, points, out, kind, overwrite=overwrite)
+    return {str(Path(out) / name): found for name, found in told.items()}
 
 
-def whole_network(path: Path, out: str) -> list[dict[str, Any]]:
+def whole_network(path: Path, out: str, overwrite: bool) -> list[dict[str, Any]]:
     from joslim.deploy import export_whole
     from joslim.runs.run import load
 
     run = load(path)
-    export_whole(run, out)
+    export_whole(run, out, overwrite=overwrite)
     return [{"file": out, "bytes": size_of(Path(out)), "children": len(run.front)}]
 
 
-def facts_of(run: Run, point: Any, file: Path, check: Check) -> dict[str, Any]:
-    """What is to be said of a file; the full network may not be one of the front."""
+def facts_of(
+    run: Run, point: Any, file: Path, told: Check | Quantized, costs: list[str]
+) -> dict[str, Any]:
+    """What is to be said of a file: its child's cost, and those that matter besides."""
+    from joslim.deploy.quantizing import Quantized
+
     widths = getattr(point, "widths", point)
-    known = next((p for p in run.front if p.widths == widths), None)
-    costs = known.costs if known else {}
-    cost = {run.front.key: costs[run.front.key]} if costs else {}
-    return {"file": str(file), "bytes": size_of(file), **cost, **asdict(check)}
+    known = next((p.costs for p in run.front if p.widths == widths), {})
+    shown = {name: known[name] for name in (run.front.key, *costs) if name in known}
+    record = {"file": str(file), "bytes": size_of(file), **shown}
+    if not isinstance(told, Quantized):
+        return {**record, **asdict(told)}
+    quantized = asdict(told)
+    return {**record, **quantized.pop("check"), "int8": quantized}
 
 
 def size_of(path: Path) -> int:

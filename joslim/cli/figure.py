@@ -94,6 +94,7 @@ def figure(
         raise UserError(f"{own[0]}: figure {name} has its own; leave it out")
     if out is None:
         raise UserError("out: nothing given; type -o FOLDER, or -o FILE.png after folders of runs")
+    refuse_wishes_of_others(name, at=at, device_file=settings.get("device_file"))
     wishes = wishes_of(at, timing_batch, settings)
     if runs:
         more = {"seeds": seeds, "only": only, "ks": ks, "at_once": at_once, **settings}
@@ -149,6 +150,13 @@ def wishes_of(at: str | None, batch: int, settings: dict[str, Any]) -> Wishes:
         device_file=settings.pop("device_file", None),
     )
     return Wishes(shares(at), clock) if at is not None else Wishes(clock=clock)
+
+
+def refuse_wishes_of_others(name: str, **wishes: Any) -> None:
+    """What one figure takes, and the others would not look at."""
+    for key, figure in (("at", "widths"), ("device_file", "latency")):
+        if wishes[key] is not None and name != figure:
+            raise UserError(f"{key}: it is for figure {figure}, not {name}; leave it out")
 
 
 def watched(wishes: Wishes, watch: Any) -> Wishes:

@@ -1,4 +1,4 @@
-"""`joslim front`: the children that a training has found, from RUN/front.json alone."""
+"""`joslim front`: the children of a run, from RUN/front.json and perhaps a device file."""
 
 from __future__ import annotations
 
@@ -8,22 +8,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from joslim.cli.budgets import DeviceFile, OwnModel, tell_device
+
 if TYPE_CHECKING:
     from joslim.front import Front
 
 
 def front(
     run: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    device_file: DeviceFile = None,
+    model: OwnModel = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show the children that a training has found, with their costs and errors."""
-    from joslim.front import Front
+    from joslim.runs.fronts import timed_fronts
 
-    found = Front.read(run)
+    (found,) = timed_fronts([run], [device_file] if device_file else [], model)
     if as_json:
         typer.echo(json.dumps(described(found), indent=2))
     else:
         show(found)
+        if device_file:
+            tell_device(device_file)
 
 
 def described(front: Front) -> dict[str, Any]:

@@ -55,7 +55,11 @@ def latency(
     repeats: Annotated[int, typer.Option(help="How often each of them has its turn.")] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Measure children of a network on this device; --cost latency can use the file anywhere."""
+    """Measure children of a network on this device, and those of the front of a run.
+
+    The file gives pick, export, front, allocate and report their --device-file, and a training with
+    --cost latency.
+    """
     from joslim.costs.device_file import MOST_CHILDREN
     from joslim.costs.latency import MOST_REPEATS
     from joslim.costs.measuring import Setting, check_count, import_onnxruntime
@@ -90,14 +94,14 @@ def load_network(
 ) -> tuple[SlimmableNet, list[Widths]]:
     """The network, and the children of its front if it is that of a run."""
     from joslim.models import MODELS
+    from joslim.runs.fronts import opened
     from joslim.runs.network import blank_input, default_shape, load_model, parse_shape
-    from joslim.runs.run import load
     from joslim.slimmable import slim
 
     if what not in MODELS and ":" not in what and (Path(what).is_dir() or os.sep in what):
         if shape is not None or low is not None:
             raise UserError("input: a run has its own input and low; leave out --input and --low")
-        run = load(what, model=model)
+        run = opened(what, model)
         return run.net, [point.widths for point in run.front]
     if model is not None:
         raise UserError(f"model: {what!r} is no run; leave out --model")
@@ -113,7 +117,8 @@ def move(net: SlimmableNet, device: str) -> None:
         net.to(torch.device(device))
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise UserError(f"device: {device!r} cannot be used: {reason}; type cpu or cuda") from error
+        known = "cpu" if device.startswith("cuda") else "cpu or cuda"
+        raise UserError(f"device: {device!r} cannot be used: {reason}; type {known}") from error
 
 
 def measured_facts(

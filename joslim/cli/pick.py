@@ -1,4 +1,4 @@
-"""`joslim pick`: the child that fits a budget, from RUN/front.json alone."""
+"""`joslim pick`: the child that fits a budget, from RUN/front.json and perhaps a device file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from joslim.cli.budgets import LatencyMs, Macs, Memory, Params, budgets_of
+from joslim.cli.budgets import (
+    DeviceFile,
+    LatencyMs,
+    Macs,
+    Memory,
+    OwnModel,
+    Params,
+    budgets_of,
+    tell_device,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -22,18 +31,22 @@ def pick(
     memory: Memory = None,
     latency_ms: LatencyMs = None,
     params: Params = None,
+    device_file: DeviceFile = None,
+    model: OwnModel = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show the child with the least training loss that fits all budgets."""
-    from joslim.front import Front
+    from joslim.runs.fronts import timed_fronts
 
     budgets = budgets_of(macs=macs, memory=memory, latency_ms=latency_ms, params=params)
-    front = Front.read(run)
+    (front,) = timed_fronts([run], [device_file] if device_file else [], model)
     child = front.pick(**budgets)
     if as_json:
         typer.echo(json.dumps(described(front, child, budgets), indent=2))
     else:
         show(front, child, budgets)
+        if device_file:
+            tell_device(device_file)
 
 
 def described(front: Front, child: Point, budgets: dict[str, float]) -> dict[str, Any]:
@@ -75,7 +88,7 @@ def next_line(front: Front, budgets: dict[str, float]) -> str:
 
     better = front.next_better(**budgets)
     if better is None:
-        return "next better child: none, this is the best one"
+        return "next better child by training loss: none, this is the best one"
     costs = [
         f"{title(name)} {format_size(name, better.costs[name])} ({format_size(name, over)} over)"
         for name, over in exceeded(better, budgets).items()
@@ -83,7 +96,7 @@ def next_line(front: Front, budgets: dict[str, float]) -> str:
     known = [name for name in ("val_error", "test_error") if getattr(better, name) is not None]
     names = ("train_loss", *known)
     worth = [f"{title(name)} {text}" for name, text in zip(names, cells(better, names))]
-    return f"next better child: {', '.join(costs)} for {', '.join(worth)}"
+    return f"next better child by training loss: {', '.join(costs)} for {', '.join(worth)}"
 
 
 def summary_table(front: Front, child: Point) -> Table:

@@ -8,9 +8,14 @@ from typing import Annotated
 
 import typer
 
+from joslim.cli.budgets import DeviceFiles
+from joslim.errors import UserError
+
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="The folders of runs.", metavar="RUN...")],
+    runs: Annotated[
+        list[Path], typer.Argument(help="Folders of runs or comparisons.", metavar="RUN...")
+    ],
     out: Annotated[
         Path | None,
         typer.Option(
@@ -23,11 +28,18 @@ def report(
     watch: Annotated[
         bool, typer.Option("--watch", help="Write it again while a run trains, until it ends.")
     ] = False,
+    device_file: DeviceFiles = None,
 ) -> None:
     """Write one page that shows everything about a run, or about several side by side."""
+    from joslim.comparing.plan import is_comparison, run_folders
     from joslim.reports.tables import format_size
     from joslim.runs import report as reporting
 
-    write = partial(reporting.watch, tell=typer.echo) if watch else reporting.report
-    target = write(runs, out)
+    if watch and device_file:
+        raise UserError("device_file: it is for runs that have finished; leave out --watch")
+    timed = partial(reporting.report, device_files=device_file or [])
+    write = partial(reporting.watch, tell=typer.echo) if watch else timed
+    if out is None and len(runs) == 1 and is_comparison(runs[0]):
+        out = runs[0] / reporting.PAGE
+    target = write(run_folders(runs), out)
     typer.echo(f"{target}: {format_size('memory', target.stat().st_size)}")

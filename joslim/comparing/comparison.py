@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from joslim.comparing.entries import Entry, differences, read_entries
+from joslim.comparing.entries import Entry, differences, read_entries, refuse_same_run_twice
 from joslim.errors import UserError, unknown
 from joslim.front import ERRORS, Front
 from joslim.reports.bands import curve, draw_panels
@@ -56,7 +56,7 @@ class Comparison:
     def refuse_unequal_terms(self) -> None:
         for (model, cost), group in self.groups().items():
             for name, values in differences(group).items():
-                given = ", ".join(map(str, values))
+                given = ", ".join(values)
                 raise UserError(
                     f"{name}: the runs of {model} by {cost} have different ones ({given}), which "
                     "do not compare; leave some out, or type --anyway"
@@ -124,11 +124,12 @@ class Comparison:
 def read(paths: Sequence[str | Path], anyway: bool = False) -> Comparison:
     """Runs that are there already, or whole comparisons; nothing is trained.
 
-    anyway: also if their data, steps, batch or lowest width differ.
+    anyway: also if their data, steps or other settings of the training differ.
     """
     comparison = Comparison(read_entries(paths))
     if not anyway:
         comparison.refuse_unequal_terms()
+    refuse_same_run_twice(comparison.entries)
     return comparison
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,14 +9,19 @@ from typing import Any
 
 from joslim.comparing.plan import MOST_SEED, Plan, Task, is_comparison
 from joslim.errors import UserError
-from joslim.front import Front, front_file
-from joslim.runs.config import steps_in
-from joslim.untrusted import json_count, json_name, json_number, json_value
+from joslim.front import Front
+from joslim.runs.terms import in_words, terms_of
+from joslim.runs.whereabouts import (
+    FINISHED,
+    TRAINING,
+    refuse_unfinished,
+    seconds_of,
+    tail,
+    where_is,
+)
+from joslim.untrusted import json_count, json_name, json_value
 
 NOT_TRAINED = "not trained yet"
-STILL_TRAINING = "still training"
-# Enough for the last lines of a log or of metrics.jsonl.
-TAIL = 65_536
 
 
 @dataclass(frozen=True)
@@ -32,9 +35,11 @@ class Entry:
     path: Path
     front: Front | None = None
     failure: str | None = None
+    # There is no front because some process trains it now.
+    training: bool = False
     seconds: float | None = None
     at_once: int | None = None
-    # What must be the same in one table: the data, the steps, the batch, the lowest width.
+    # What must be the same in one table.
     terms: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -52,7 +57,6 @@ def read_entries(paths: Iterable[str | Path]) -> list[Entry]:
             entries.append(entry_of_run(path))
     if not entries:
         raise UserError("runs: none given; type the folders of at least two runs")
-    refuse_same_run_twice(entries)
     return entries
 
 
@@ -63,9 +67,12 @@ def entries_of_plan(out: Path, plan: Plan) -> list[Entry]:
 def entry_of_task(out: Path, task: Task, at_once: int | None) -> Entry:
     """A run of a plan: one without a front says why, in the words of its log."""
     path = out / task.name
-    if not is_finished(path):
-        why = STILL_TRAINING if is_in_use(path) else last_line(log_of(path)) or NOT_TRAINED
-        return Entry(**task.to_json(), path=path, failure=why)
+    where = where_is(path)
+    if where.state == TRAINING:
+        why = f"still training ({where.place})"
+        return Entry(**task.to_json(), path=path, failure=why, training=True)
+    if where.state != FINISHED:
+        return Entry(**task.to_json(), path=path, failure=last_line(log_of(path)) or NOT_TRAINED)
     entry = entry_of_run(path, at_once)
     for name, planned in task.to_json().items():
         if (there := getattr(entry, name)) != planned:
@@ -91,101 +98,8 @@ def entry_of_run(path: Path, at_once: int | None = None) -> Entry:
         front=front,
         seconds=seconds_of(path),
         at_once=at_once,
-        terms=terms_of(facts, where),
+        terms=terms_of(facts, front.space, where),
     )
-
-
-def terms_of(facts: dict[str, Any], where: str) -> dict[str, Any]:
-    config = json_value(facts, "config", where)
-    data = json_value(json_value(facts, "data", where), "identity", where)
-    return {
-        "data": json_name(data, f"{where}: data"),
-        "steps": steps_of(facts, where),
-        "batch": config.get("batch"),
-        "low": config.get("low"),
-    }
-
-
-def steps_of(facts: dict[str, Any], where: str) -> int:
-    """Optimizer steps of the whole training; epochs are counted as the training counts them."""
-    config = json_value(facts, "config", where)
-    if config.get("steps") is not None:
-        return json_count(config["steps"], f"{where}: steps", 1, 10**9)
-    epochs = json_number(json_value(config, "epochs", where), f"{where}: epochs", 1e6)
-    batch = json_count(json_value(config, "batch", where), f"{where}: batch", 1, 10**9)
-    sizes = json_value(json_value(facts, "data", where), "sizes", where)
-    images = json_count(json_value(sizes, "train", where), f"{where}: images", 1, 10**12)
-    return steps_in(epochs, images, batch)
-
-
-# Where a run is
-
-
-def refuse_unfinished(path: Path) -> None:
-    """One line for a folder that is no run, for a run that goes on, and for one that stopped."""
-    if is_finished(path):
-        return
-    if is_in_use(path):
-        raise UserError(f"run: {str(path)!r} is still training; wait for its end")
-    front_file(path)
-    done, total = progress_of(path)
-    raise UserError(
-        f"run: {str(path)!r} stopped at step {done} of {total}, its front is an earlier one; "
-        "joslim resume RUN goes on"
-    )
-
-
-def is_in_use(path: Path) -> bool:
-    """Whether some process trains into the folder now."""
-    from joslim.runs.folder import lock
-
-    try:
-        handle = os.open(path, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        return not lock(handle)
-    finally:
-        os.close(handle)
-
-
-def is_finished(path: Path) -> bool:
-    """It has a front, and no steps have been added since."""
-    if not (path / "front.json").is_file():
-        return False
-    done, total = progress_of(path)
-    return done >= total or not done
-
-
-def progress_of(path: Path) -> tuple[int, int]:
-    """Steps done and steps in all; 0 where they are not known yet."""
-    from joslim.runs.folder import CONFIG, RunFolder
-
-    try:
-        total = steps_of(RunFolder(path).read(CONFIG), CONFIG)
-        step = json_count(last_record(path).get("step", 0), "step", 0, 10**9)
-    except UserError:
-        return 0, 0
-    return step, total
-
-
-def seconds_of(path: Path) -> float | None:
-    """Wall time of the run, all its parts together if it was resumed."""
-    try:
-        return float(json_number(last_record(path).get("seconds"), "seconds"))
-    except UserError:
-        return None
-
-
-def last_record(path: Path) -> dict[str, Any]:
-    """The last whole line of metrics.jsonl."""
-    for line in reversed(tail(path / "metrics.jsonl").splitlines()):
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            continue  # a line that is being written, or that a crash has cut
-        return record if isinstance(record, dict) else {}
-    return {}
 
 
 def log_of(path: Path) -> Path:
@@ -199,38 +113,29 @@ def last_line(log: Path) -> str:
     return next((line.removeprefix("joslim: ") for line in reversed(lines) if line), "")
 
 
-def tail(file: Path) -> str:
-    """The end of a file; nothing if it cannot be read. A pipe or a device would never end."""
-    try:
-        if not file.is_file():
-            return ""
-        with file.open("rb") as stream:
-            stream.seek(max(0, file.stat().st_size - TAIL))
-            return stream.read(TAIL).decode(errors="replace")
-    except OSError:
-        return ""
-
-
 # What can stand in one table
 
 
 def refuse_same_run_twice(entries: Sequence[Entry]) -> None:
+    """In a table each method has one front for each seed."""
     seen: dict[tuple[Any, ...], Entry] = {}
     for entry in entries:
-        # Runs on other terms, such as other data, are no repetition: those are refused elsewhere.
-        key = (entry.model, entry.cost, entry.method, entry.seed, tuple(entry.terms.items()))
-        if (other := seen.setdefault(key, entry)) is not entry:
-            raise UserError(
-                f"seed: {str(other.path)!r} and {str(entry.path)!r} are both {entry.method} "
-                f"with seed {entry.seed}; leave one out"
-            )
+        key = (entry.model, entry.cost, entry.method, entry.seed)
+        if (other := seen.setdefault(key, entry)) is entry:
+            continue
+        if other.path.resolve() == entry.path.resolve():
+            raise UserError(f"runs: {str(entry.path)!r} is given twice; leave one out")
+        raise UserError(
+            f"seed: {str(other.path)!r} and {str(entry.path)!r} are both {entry.method} "
+            f"with seed {entry.seed}; leave one out"
+        )
 
 
-def differences(entries: Sequence[Entry]) -> dict[str, list[Any]]:
+def differences(entries: Sequence[Entry]) -> dict[str, list[str]]:
     """The terms that are not the same for all of them, with the values that there are."""
     found = {}
     for name in dict.fromkeys(name for entry in entries for name in entry.terms):
-        values = list(dict.fromkeys(entry.terms[name] for entry in entries if entry.terms))
+        values = list(dict.fromkeys(entry.terms.get(name) for entry in entries if entry.terms))
         if len(values) > 1:
-            found[name] = values
+            found[name] = [in_words(value) for value in values]
     return found

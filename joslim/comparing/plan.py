@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -132,7 +133,18 @@ class Plan:
 
 
 def is_comparison(folder: Path) -> bool:
-    return (folder / FILE).is_file()
+    return os.path.isfile(folder / FILE)  # also where the name is none that a file can have
+
+
+def run_folders(paths: Iterable[str | Path]) -> list[Path]:
+    """Folders of runs; a comparison stands for all of its runs."""
+    folders: list[Path] = []
+    for path in map(Path, paths):
+        if is_comparison(path):
+            folders += [path / task.name for task in Plan.read(path).tasks]
+        else:
+            folders.append(path)
+    return folders
 
 
 def task_of_json(row: Any, where: str) -> Task:

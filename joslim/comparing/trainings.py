@@ -19,10 +19,11 @@ from typing import Any
 from joslim import __version__
 from joslim.comparing.comparison import SHARES, Comparison
 from joslim.comparing.engines import JOBS, Engine, Handle, make_engine
-from joslim.comparing.entries import entries_of_plan, is_finished, last_line, log_of, progress_of
+from joslim.comparing.entries import entries_of_plan, last_line, log_of
 from joslim.comparing.plan import FILE, Plan, Task, asked_plan, is_comparison
 from joslim.errors import Stopped, UserError, unknown
 from joslim.runs.config import DEFAULTS
+from joslim.runs.whereabouts import is_finished, where_is
 
 BAD_INPUT = 2
 # Seconds between looks at the processes, and between reports to whoever watches.
@@ -75,6 +76,7 @@ def compare(
         raise UserError("compare: its runs are processes of their own; start it without torchrun")
     folder = Path(out)
     check_folder(folder)
+    check_models(models or ())
     with RunFolder(folder).locked():
         known = Plan.read(folder) if is_comparison(folder) else None
         lists = {"models": models, "costs": costs, "methods": methods, "seeds": seeds}
@@ -101,6 +103,17 @@ def check_reference(against: str | None, plan: Plan) -> None:
     methods = plan.values("method")
     if against is not None and against not in methods:
         raise unknown("against", against, methods)
+
+
+def check_models(models: Sequence[Any]) -> None:
+    """Before anything is begun: each training would only say it of its own network."""
+    from joslim.runs.network import find_maker
+
+    for model in models if not isinstance(models, str) else ():
+        try:
+            find_maker(str(model))
+        except UserError as error:
+            raise UserError(str(error).replace("model:", "models:", 1)) from error
 
 
 def check_folder(folder: Path) -> None:
@@ -216,14 +229,22 @@ def started(
 
 
 def training_command(options: Mapping[str, Any], out: Path, threads: int | None) -> list[str]:
-    """`joslim train` with these options. Flags that are off cannot be typed, and need not be."""
+    """`joslim train` with these options."""
     given = {"threads": threads, **options}
-    flags = [
-        f"--{key.replace('_', '-')}" + ("" if value is True else f"={value}")
-        for key, value in given.items()
-        if value is not None and value is not False
-    ]
+    flags = [typed(key, value) for key, value in given.items() if needs_typing(key, value)]
     return [sys.executable, "-m", "joslim", "train", "--resume", f"--out={out}", *flags]
+
+
+def needs_typing(key: str, value: Any) -> bool:
+    """What is as it would be anyway may be a flag that nobody can type: there is no --no-amp."""
+    return value != DEFAULTS[key] if isinstance(value, bool) else value is not None
+
+
+def typed(key: str, value: Any) -> str:
+    name = key.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no-{name}"
+    return f"--{name}={value}"
 
 
 def judged(run: Running, log: Path) -> str:
@@ -268,5 +289,6 @@ class Reporter:
         state = self.states[name]
         if name not in alive:
             return Status(name, state)
-        done, total = progress_of(self.folder / name)
-        return Status(name, "judging" if 0 < total == done else "training", done, total)
+        where = where_is(self.folder / name)
+        total = where.total or 0
+        return Status(name, "judging" if 0 < total == where.step else "training", where.step, total)

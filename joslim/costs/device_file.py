@@ -117,7 +117,9 @@ class DeviceFile:
 
     @classmethod
     def of_json(cls, record: Any) -> DeviceFile:
-        version = json_value(record, "joslim_latency", "file")
+        if not isinstance(record, dict) or "joslim_latency" not in record:
+            raise UserError("it is no device file; joslim latency RUN -o FILE writes one")
+        version = record["joslim_latency"]
         json_count(version, "file.joslim_latency", 1, VERSION)
         conditions = Conditions.of_json(json_value(record, "conditions", "file"))
         space = WidthSpace.of_json(json_value(record, "space", "file"))
@@ -150,15 +152,18 @@ class DeviceFile:
             raise UserError(f"device_file: cannot write {str(path)!r}: {error.strerror}") from error
 
     def check_fits(self, net: SlimmableNet, path: str | Path) -> None:
+        self.check_network(net.space, shapes_of(net), path)
+
+    def check_network(self, space: WidthSpace, inputs: Shapes, path: str | Path) -> None:
         """Another network, or the same at another size, has other times."""
         given = f"device_file: {str(path)!r}"
-        if self.space != net.space:
+        if self.space != space:
             raise UserError(
-                f"{given} is of another network: {difference(self.space, net.space)}; "
+                f"{given} is of another network: {difference(self.space, space)}; "
                 "measure this one: joslim latency"
             )
-        if self.conditions.inputs != shapes_of(net):
-            there, here = shown_shapes(self.conditions.inputs), shown_shapes(shapes_of(net))
+        if self.conditions.inputs != inputs:
+            there, here = shown_shapes(self.conditions.inputs), shown_shapes(inputs)
             raise UserError(f"{given} was measured on inputs of {there}, this network has {here}")
 
 

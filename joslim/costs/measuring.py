@@ -244,16 +244,14 @@ def onnx_forward(module: nn.Module, inputs: tuple[Any, ...], threads: int) -> Fo
     return lambda: session.run(None, feed)
 
 
-def import_onnxruntime() -> Any:
-    """The package, and what torch needs in order to export to it."""
+def import_onnxruntime(user: str = "backend: onnxruntime") -> Any:
+    """The package, and what torch needs in order to export to it. user: who needs them."""
     try:
         import onnx  # noqa: F401
         import onnxruntime  # type: ignore[import-untyped]
         import onnxscript  # noqa: F401
     except ImportError as error:
-        raise UserError(
-            f"backend: onnxruntime needs {error.name}; type pip install 'joslim[onnx]'"
-        ) from error
+        raise UserError(f"{user} needs {error.name}; type pip install 'joslim[onnx]'") from error
     return onnxruntime
 
 

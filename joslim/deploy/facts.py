@@ -21,12 +21,23 @@ def widths_of(run: Run, point: Any) -> Widths:
     """The widths of a point of this run, for which the network has statistics."""
     net = run.net
     widths = net._checked(getattr(point, "widths", point))
+    if isinstance(point, Point) and not any(is_same(point, own) for own in run.front):
+        raise UserError(
+            f"point: it is not on the front of {str(run.path)!r}, another run may have it; "
+            "take one of run.front, or give point.widths if you mean these channels"
+        )
     if net._slim_net.norms and widths not in {*net.statistics, net.space.full}:
         raise UserError(
             "point: this child has no BatchNorm statistics of its own; take one of run.front, "
             "or call joslim.recalibrate(run.net, batches) at its widths first"
         )
     return widths
+
+
+def is_same(point: Point, own: Point) -> bool:
+    """But for its costs: milliseconds may be of another device."""
+    figures = ("widths", "train_loss", *ERRORS)
+    return all(getattr(point, name) == getattr(own, name) for name in figures)
 
 
 def facts_of(run: Run, widths: Widths) -> dict[str, Any]:

@@ -98,10 +98,15 @@ def reason(error: Exception) -> str:
 # ONNX
 
 
+def onnx_packages() -> Any:
+    """onnxruntime; what is not installed is a UserError that says how to."""
+    return import_onnxruntime("export: a .onnx file")
+
+
 def write_onnx(child: Child, file: Path) -> None:
+    onnx_packages()
     import onnx
 
-    import_onnxruntime()
     try:
         with silent_export():
             program = torch.onnx.export(
@@ -147,7 +152,7 @@ def run_onnx(child: Child, file: Path) -> list[Forward]:
 
 
 def onnx_session(file: Path, threads: int = 1) -> Any:
-    runtime = import_onnxruntime()
+    runtime = onnx_packages()
     options = runtime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     return runtime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])

@@ -14,8 +14,9 @@ from joslim.deploy.facts import FORMAT
 from joslim.errors import UserError
 from joslim.front import counts_of_json
 from joslim.runs.checkpoint import MODEL, unshared
-from joslim.runs.folder import CONFIG, RunFolder
+from joslim.runs.folder import CONFIG
 from joslim.runs.network import check_model, load_model, make_net
+from joslim.runs.opening import facts_of_child
 from joslim.runs.run import MOST_CLASSES, MOST_PIXELS, MOST_VALUES
 from joslim.untrusted import (
     json_count,
@@ -33,7 +34,7 @@ def load_child(path: str | Path, model: str | nn.Module | None = None) -> nn.Mod
     Nothing in the folder is executed; `model` is needed for networks of one's own.
     """
     check_model(model)
-    facts = RunFolder(path).read(CONFIG)
+    facts = facts_of_child(Path(path))
     version = json_count(json_value(facts, "format", CONFIG), f"{CONFIG}.format", 1, 10**6)
     if version > FORMAT:
         raise UserError(f"child: {str(path)!r} is of a newer joslim; type pip install -U joslim")

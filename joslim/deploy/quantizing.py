@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +14,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joslim.costs.measuring import import_onnxruntime
 from joslim.data import Data, load_data
 from joslim.deploy.beside import beside
 from joslim.deploy.checking import Check, samples_of
-from joslim.deploy.children import write_child
+from joslim.deploy.children import write_child, write_several
 from joslim.deploy.facts import INPUT
-from joslim.deploy.formats import FORMATS, Forward, format_of, onnx_session, reason
+from joslim.deploy.formats import (
+    FORMATS,
+    Forward,
+    format_of,
+    onnx_packages,
+    onnx_session,
+    reason,
+)
 from joslim.errors import RunFailed, UserError
 from joslim.runs.folder import CONFIG
 from joslim.runs.run import Run
@@ -55,27 +61,46 @@ class Quantized:
         return f"8 bits: {', '.join(rows)}"
 
 
-def export_int8(run: Run, point: Any, path: str | Path) -> Quantized:
+def export_int8(run: Run, point: Any, path: str | Path, overwrite: bool = False) -> Quantized:
     """Write one child as an ONNX file of 8-bit integers."""
     if format_of(path).suffix != ".onnx":
         raise UserError(f"int8: it goes with ONNX, {str(path)!r} given; type -o NAME.onnx")
-    import_onnxruntime()
-    with beside(path, folder=False) as new:
-        full = new.with_name(f"float-{new.name}")
-        check = write_child(run, point, full, FORMATS["onnx"])
-        samples, data = samples_of(run), data_of(run)
-        quantize(full, new, calibration_images(samples, data))
-        forwards = (forward_of(full), forward_of(new))
-        before, after = (forward(samples) for forward in forwards)
-        if not after.isfinite().all():
-            raise RunFailed("export: the network in 8 bits gives no numbers; nothing is kept")
-        return Quantized(
-            check,
-            int((before.argmax(dim=1) == after.argmax(dim=1)).sum()),
-            (full.stat().st_size, new.stat().st_size),
-            timed(forwards, samples[:1]),
-            None if data is None else (error_of(forwards[0], data), error_of(forwards[1], data)),
-        )
+    onnx_packages()
+    with beside(path, folder=False, overwrite=overwrite) as new:
+        return write_int8(run, point, new, data_of(run))
+
+
+def export_children_int8(
+    run: Run, points: Iterable[Any], path: str | Path, overwrite: bool = False
+) -> dict[str, Quantized]:
+    """Several children into one new folder, as export_children does."""
+    onnx_packages()
+    data = data_of(run)
+
+    def write(point: Any, file: Path) -> Quantized:
+        return write_int8(run, point, file, data)
+
+    return write_several(points, path, ".onnx", write, overwrite)
+
+
+def write_int8(run: Run, point: Any, file: Path, data: Data | None) -> Quantized:
+    full = file.with_name(f"float-{file.name}")
+    check = write_child(run, point, full, FORMATS["onnx"])
+    samples = samples_of(run)
+    quantize(full, file, calibration_images(samples, data))
+    forwards = (forward_of(full), forward_of(file))
+    before, after = (forward(samples) for forward in forwards)
+    if not after.isfinite().all():
+        raise RunFailed("export: the network in 8 bits gives no numbers; nothing is kept")
+    sizes = (full.stat().st_size, file.stat().st_size)
+    full.unlink()
+    return Quantized(
+        check,
+        int((before.argmax(dim=1) == after.argmax(dim=1)).sum()),
+        sizes,
+        timed(forwards, samples[:1]),
+        None if data is None else (error_of(forwards[0], data), error_of(forwards[1], data)),
+    )
 
 
 def data_of(run: Run) -> Data | None:

@@ -10,22 +10,22 @@ import torch
 
 from joslim.deploy.beside import beside
 from joslim.errors import UserError
-from joslim.front import Front
 from joslim.runs import checkpoint
 from joslim.runs.folder import CHECKPOINT, CONFIG, FRONT, SAMPLES
 from joslim.runs.run import Run, load
+from joslim.runs.whereabouts import read_front
 
 
-def export_whole(run: Run, path: str | Path) -> None:
+def export_whole(run: Run, path: str | Path, overwrite: bool = False) -> None:
     """A folder that `joslim.load` opens, and that no training can go on with."""
+    front = read_front(run.path)
     source = checkpoint.find(run.folder)
     if source is None:
         raise UserError(f"run: {str(run.path)!r} has no checkpoint yet")
     checkpoint.verify(source)
-    front = Front.read(run.path)
     if not run.folder.file(SAMPLES).is_file():
         raise UserError(f"run: {str(run.path)!r} has no {SAMPLES}, its training has not finished")
-    with beside(path, folder=True) as new:
+    with beside(path, folder=True, overwrite=overwrite) as new:
         (new / CHECKPOINT).mkdir(parents=True)
         for name in (CONFIG, FRONT, SAMPLES):
             shutil.copyfile(run.folder.file(name), new / name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +33,8 @@ CHECKPOINT = "checkpoint"
 MADE = (CONFIG, METRICS, HISTORY, FRONT, SAMPLES, PICTURE, LATENCY, "report.html", "tensorboard")
 CHECKPOINTS = (CHECKPOINT, f"{CHECKPOINT}.new", f"{CHECKPOINT}.old")
 MOST_BYTES = 10**9
+# How often a lock is tried again, and how long it is waited for each time.
+LOOKS, LOOK_SECONDS = 4, 0.05
 
 
 class RunFolder:
@@ -77,7 +80,7 @@ class RunFolder:
         except OSError as error:
             raise UserError(f"out: cannot make {str(self.path)!r}: {error.strerror}") from error
         try:
-            if not lock(handle):
+            if not lock_soon(handle):
                 where = f"{str(self.path)!r} is in use by another training"
                 raise UserError(f"out: {where}; wait for its end, or type another folder")
             yield
@@ -191,7 +194,7 @@ def finite(value: float) -> float | None:
 
 
 def read_text(folder: Path, file: Path) -> str:
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise UserError(f"run: {str(folder)!r} does not exist; joslim train --out makes one")
     try:
         if file.exists() and not file.is_file():  # a pipe or a device would never end
@@ -246,6 +249,15 @@ def lock(handle: int) -> bool:
     except OSError:
         return True
     return True
+
+
+def lock_soon(handle: int) -> bool:
+    """As `lock`; somebody who only looks whether a run is in use holds it for a moment."""
+    for _ in range(LOOKS):
+        if lock(handle):
+            return True
+        time.sleep(LOOK_SECONDS)
+    return lock(handle)
 
 
 def remove(path: Path) -> None:

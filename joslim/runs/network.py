@@ -29,13 +29,7 @@ def load_model(name: str, num_classes: int | None = None) -> nn.Module:
 
     It is called with num_classes if it takes that and a number is given, else without arguments.
     """
-    if ":" in name:
-        maker = imported(name)
-    elif name in MODELS:
-        maker = MODELS[name]
-    else:
-        error = unknown("model", name, MODELS, most=len(MODELS))
-        raise UserError(f"{error}; or your own as package.module:function")
+    maker = find_maker(name)
     try:
         model = maker(**classes_for(maker, num_classes))
     except (Exception, SystemExit) as error:
@@ -44,6 +38,15 @@ def load_model(name: str, num_classes: int | None = None) -> nn.Module:
         kind = type(model).__name__
         raise UserError(f"model: {name}() returned {kind}, a torch.nn.Module is needed")
     return model
+
+
+def find_maker(name: str) -> Callable[..., Any]:
+    if ":" in name:
+        return imported(name)
+    if name not in MODELS:
+        error = unknown("model", name, MODELS, most=len(MODELS))
+        raise UserError(f"{error}; or your own as package.module:function")
+    return MODELS[name]
 
 
 def check_model(model: Any) -> None:

@@ -5,15 +5,23 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from joslim.errors import UserError
-from joslim.front import Front
 from joslim.reports.page.filling import page_of
-from joslim.runs.folder import CONFIG, FRONT, HISTORY, METRICS
+from joslim.runs.folder import CHECKPOINTS, CONFIG, FRONT, HISTORY, MADE, METRICS
+from joslim.runs.fronts import serving
 from joslim.runs.story import NothingYet, Story, story_of
+from joslim.runs.whereabouts import (
+    FINISHED,
+    TRAINING,
+    Whereabouts,
+    how_to_go_on,
+    is_in_use,
+    read_front,
+)
 from joslim.untrusted import shown
 
 log = logging.getLogger("joslim")
@@ -23,21 +31,39 @@ PICTURES = (".png", ".svg")
 # Seconds between two looks at a run that is being watched, and between two readings of its page.
 PAUSE = 2.0
 REFRESH = 5
+# Seconds that a watch waits for somebody to train.
+PATIENCE = 30.0
 
 
-def report(runs: Any, path: str | Path | None = None) -> Path:
+def report(runs: Any, path: str | Path | None = None, device_files: Sequence[Path] = ()) -> Path:
     """Write the page of runs (.html), or the picture of their fronts (.png, .svg).
 
     runs: a run or its folder, or several of them. path: for one run report.html in its folder, if
-    not given. It is returned.
+    not given. It is returned. device_files: each gives its latency to the runs of its network.
     """
     folders = folders_of(runs)
     target = target_of(folders, path)
     if target.suffix.lower() in PICTURES:
+        if device_files:
+            raise UserError("device_file: it goes with a page; type -o NAME.html")
         draw(folders, target)
     else:
-        write_page([story_of(folder) for folder in folders], target)
+        files = serving(folders, device_files)
+        write_page(stories_of(folders, files), target)
     return target
+
+
+def stories_of(folders: Sequence[Path], device_files: Mapping[Path, Any]) -> list[Story]:
+    """Of several runs, those that have nothing to show yet are left out and named."""
+    stories: list[Story] = []
+    for at, folder in enumerate(folders):
+        try:
+            stories.append(story_of(folder, device_files.get(folder)))
+        except NothingYet as error:
+            if not stories and at == len(folders) - 1:
+                raise
+            log.warning("left out: %s", error)
+    return stories
 
 
 def report_at_end(folder: Path) -> None:
@@ -51,29 +77,43 @@ def report_at_end(folder: Path) -> None:
 def watch(
     runs: Any, path: str | Path | None = None, tell: Callable[[str], None] = lambda line: None
 ) -> Path:
-    """Write the page anew whenever a file of its runs changes, until all of them have ended.
+    """Write the page anew whenever a file of its runs changes, until nobody trains any of them.
 
-    tell: called with one line after each writing. The last page written reloads itself no more.
+    tell: called with one line whenever there is news. A training may begin a little later than the
+    watch, or go on. The last page written reloads itself no more.
     """
     folders = folders_of(runs)
     target = target_of(folders, path)
     if target.suffix.lower() in PICTURES:
         raise UserError(f"watch: {str(target)!r} is a picture; only a page (.html) is kept up")
     stories: list[Story] = []
+    seen: Any = None
+    alone = 0.0
     try:
-        seen: Any = None
-        while not stories or not all(story["status"]["finished"] for story in stories):
+        while True:
             if (state := state_of(folders)) != seen:
-                seen = state
-                stories = [story for folder in folders if (story := begun(folder)) is not None]
+                seen, alone = state, 0.0
+                stories = told(folders)
                 if stories:
                     write_page(stories, target, REFRESH)
                 tell(progress(stories))
+            elif any(map(is_in_use, folders)):
+                alone = 0.0
             else:
-                time.sleep(PAUSE)
+                if alone == 0.0:
+                    tell(f"nobody trains here now: waiting {PATIENCE:.0f} s for a training")
+                alone += PAUSE
+            if all_finished(stories, folders) or alone > PATIENCE:
+                break
+            time.sleep(PAUSE)
+        stories = told(folders)  # a training that has stopped since then is not training any more
     finally:
         if stories:
             write_page(stories, target)
+    if not stories:
+        story_of(folders[0])  # says why there is nothing to show
+    if not all_finished(stories, folders):
+        tell(f"ended, nobody trains here: {progress(stories)}")
     return target
 
 
@@ -113,7 +153,7 @@ def draw(folders: Sequence[Path], target: Path) -> None:
     """One run with the search behind it; of several the fronts."""
     from joslim.reports.figures import draw_front, draw_run
 
-    fronts = [Front.read(folder) for folder in folders]
+    fronts = [read_front(folder) for folder in folders]
     if len(folders) == 1:
         story = story_of(folders[0])
         draw_run(fronts[0], [(*visit,) for visit in story["visits"]], target)
@@ -146,21 +186,47 @@ def stamp(file: Path) -> tuple[int, int] | None:
     return found.st_mtime_ns, found.st_size
 
 
+def told(folders: Sequence[Path]) -> list[Story]:
+    """The stories of those that have something to show already."""
+    return [story for folder in folders if (story := begun(folder)) is not None]
+
+
 def begun(folder: Path) -> Story | None:
-    """None while there is nothing to show yet; a folder that is no run is an error."""
+    """None while there is nothing to show yet; a folder that holds something else is an error."""
+    if is_about_to_begin(folder):
+        return None
     try:
         return story_of(folder)
     except NothingYet:
         return None
 
 
+def is_about_to_begin(folder: Path) -> bool:
+    """It is not there, or holds at most what a training writes before its configuration."""
+    try:
+        names = {entry.name for entry in folder.iterdir()}
+    except FileNotFoundError:
+        return True
+    except OSError:  # who opens it says what is wrong
+        return False
+    return CONFIG not in names and names <= {*MADE, *CHECKPOINTS}
+
+
+def all_finished(stories: Sequence[Story], folders: Sequence[Path]) -> bool:
+    states = [story["status"]["state"] for story in stories]
+    return len(states) == len(folders) and {*states} == {FINISHED}
+
+
 def progress(stories: Sequence[Story]) -> str:
-    going = [story for story in stories if not story["status"]["finished"]]
+    """a: step 12 of 60; b: stopped at step 30 of 60; joslim resume runs/b goes on"""
     if not stories:
         return "waiting for the first round"
-    if not going:
-        return "finished"
-    return "; ".join(
-        f"{story['name']}: step {story['status']['step']} of {story['status']['total']}"
-        for story in going
-    )
+    going = [story for story in stories if story["status"]["state"] != FINISHED]
+    return "; ".join(map(words_of, going)) or "finished"
+
+
+def words_of(story: Story) -> str:
+    where = Whereabouts(**story["status"])
+    path = Path(story["export"]["path"])
+    words = where.place if where.state == TRAINING else how_to_go_on(path, where)
+    return f"{story['name']}: {words}"

@@ -19,6 +19,9 @@ from joslim.runs import checkpoint
 from joslim.runs.config import Config, config_of
 from joslim.runs.folder import CONFIG, HISTORY, RunFolder, read_lines
 from joslim.runs.network import check_model, load_model, make_net
+from joslim.runs.opening import facts_of_run
+from joslim.runs.timed import shapes_in, timed_front
+from joslim.runs.whereabouts import read_front
 from joslim.search.history import History
 from joslim.slimmable import SlimmableNet
 from joslim.untrusted import json_count, json_name, json_number, json_rows, json_value
@@ -57,7 +60,7 @@ class Run:
     @cached_property
     def facts(self) -> dict[str, Any]:
         """All of config.json: the configuration, and what is known of the data."""
-        return self.folder.read(CONFIG)
+        return facts_of_run(self.path)
 
     @cached_property
     def config(self) -> Config:
@@ -74,7 +77,11 @@ class Run:
 
     @cached_property
     def front(self) -> Front:
-        return Front.read(self.path)
+        return read_front(self.path)
+
+    def timed(self, device_file: str | Path) -> Front:
+        """The front with the milliseconds of a device: a file that `joslim latency` has written."""
+        return timed_front(self.front, shapes_in(self.facts), device_file, lambda: self.net)
 
     @cached_property
     def net(self) -> SlimmableNet:

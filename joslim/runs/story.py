@@ -14,11 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from joslim.errors import UserError
-from joslim.front import ERRORS, Front, Point
-from joslim.runs.config import DEFAULTS, WHERE_AND_HOW, steps_in
+from joslim.front import ERRORS, LATENCY, Front, Point
+from joslim.runs.config import DEFAULTS
 from joslim.runs.course import curves_of, part, short, times_of
-from joslim.runs.folder import CONFIG, FRONT, HISTORY, METRICS, RunFolder, read_lines
+from joslim.runs.folder import CONFIG, HISTORY, METRICS, RunFolder, read_lines
+from joslim.runs.fronts import timed_fronts
+from joslim.runs.opening import facts_of_run
+from joslim.runs.terms import low_of, settings_of
 from joslim.runs.visits import Visits, number
+from joslim.runs.whereabouts import FINISHED, TRAINING, Whereabouts, how_to_go_on, where_is
 from joslim.untrusted import json_value, shown
 from joslim.widths import WidthSpace
 
@@ -31,40 +35,38 @@ class NothingYet(UserError):
     """A run that has only just begun."""
 
 
-def story_of(path: str | Path) -> Story:
-    """All that is known of one run; see the functions below for its parts."""
+def story_of(path: str | Path, device_file: str | Path | None = None) -> Story:
+    """All that is known of one run; see the functions below for its parts.
+
+    device_file: of a device whose milliseconds the children have, in place of the run's own.
+    """
     folder = RunFolder(path)
-    if folder.path.is_file():
-        raise UserError(f"run: {str(path)!r} is a file; type the folder of a run")
-    facts = folder.read(CONFIG)
-    if "joslim" not in facts:
-        raise UserError(f"run: {str(path)!r} is not a run folder: its {CONFIG} is not joslim's")
+    facts = facts_of_run(folder.path)
     config = json_value(facts, "config", CONFIG)
     if not isinstance(config, dict):
         raise UserError(f"{CONFIG}.config: {shown(config)} is not a JSON object")
     config = {**DEFAULTS, **config}  # an older version did not know all settings
     metrics = lines_of(folder, METRICS)
     history = read_history(folder)
-    status = status_of(folder, facts, config, metrics)
-    front = front_of(folder, history, status["finished"])
+    where = where_is(folder.path)
+    front = front_of(folder, history, where, device_file)
+    if device_file is not None and front["key"] == LATENCY:
+        history = None  # the search went by the milliseconds of another device
+    config["low"] = front["low"]
     return {
         "name": folder.path.resolve().name or str(path),
-        "export": export_command(folder.path, config),
+        "export": export_command(folder.path, config, device_file),
         **{name: text_of(config.get(name)) for name in ("model", "data", "method", "seed")},
         "identity": text_of(part(facts, "data").get("identity", config.get("data"))),
-        "status": status,
+        "status": {"state": where.state, "step": where.step, "total": where.total},
         "front": front,
         "visits": visits_of(history, front),
         "growth": growth_of(history),
         "curves": curves_of(metrics),
         "times": times_of(metrics, number(config, "every")),
-        "config": {text_of(key): text_of(value) for key, value in config.items()},
+        "config": texts_of(config),
         # What repetitions of a run have in common.
-        "terms": {
-            text_of(key): text_of(value)
-            for key, value in config.items()
-            if key not in WHERE_AND_HOW and key != "seed"
-        },
+        "terms": texts_of({**settings_of(facts, front["low"]), "seed": None}),
         "facts": data_facts(part(facts, "data"), facts.get("joslim")),
     }
 
@@ -75,47 +77,33 @@ def text_of(value: Any) -> str:
     return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}…"
 
 
+def texts_of(settings: Mapping[str, Any]) -> dict[str, str | None]:
+    """None where nothing was set."""
+    return {text_of(k): None if v is None else text_of(v) for k, v in settings.items()}
+
+
 def lines_of(folder: RunFolder, name: str) -> list[dict[str, Any]]:
     file = folder.file(name)
     return read_lines(file) if file.exists() else []
 
 
-def export_command(path: Path, config: Mapping[str, Any]) -> dict[str, str]:
-    """What stands before and after the budget in the command that exports a child."""
+def export_command(
+    path: Path, config: Mapping[str, Any], device_file: str | Path | None = None
+) -> dict[str, Any]:
+    """What stands before and after the budget in the command that exports a child.
+
+    unnamed: the network was an object, and only its owner knows the function that makes it.
+    """
     place = str(path)
     # A dash in front would be read as an option.
     words = f"./{place}" if place.startswith("-") else place
     model = str(config.get("model"))
-    own = "package.module:function" if model.startswith("<") else model
-    again = f" --model {shlex.quote(own)}" if ":" in own else ""
-    return {"before": f"joslim export {shlex.quote(words)}", "after": again, "path": place}
-
-
-# How far it is
-
-
-def status_of(
-    folder: RunFolder, facts: Mapping[str, Any], config: Mapping[str, Any], metrics: list[Any]
-) -> dict[str, Any]:
-    """A run that was asked to go on has a front and is not finished."""
-    step = int(number(metrics[-1], "step") or 0) if metrics else 0
-    total = total_steps(config, part(part(facts, "data"), "sizes"))
-    done = not metrics or total is None or step >= total
-    return {"finished": folder.file(FRONT).is_file() and done, "step": step, "total": total}
-
-
-def total_steps(config: Mapping[str, Any], sizes: Mapping[str, Any]) -> int | None:
-    """As the training counts them; None where the file does not say it."""
-    if (steps := number(config, "steps")) is not None:
-        return int(steps)
-    epochs, batch, images = (
-        number(config, "epochs"),
-        number(config, "batch"),
-        number(sizes, "train"),
-    )
-    if epochs is None or not batch or images is None:
-        return None
-    return steps_in(epochs, images, batch)
+    unnamed = model.startswith("<")
+    again = f" --model {shlex.quote(model)}" if ":" in model and not unnamed else ""
+    if device_file is not None:
+        again += f" --device-file {shlex.quote(str(device_file))}"
+    before = f"joslim export {shlex.quote(words)}"
+    return {"before": before, "after": again, "path": place, "unnamed": unnamed}
 
 
 # The children
@@ -126,15 +114,22 @@ def read_history(folder: RunFolder) -> Visits | None:
     return Visits(lines) if lines else None
 
 
-def front_of(folder: RunFolder, history: Visits | None, finished: bool) -> dict[str, Any]:
+def front_of(
+    folder: RunFolder,
+    history: Visits | None,
+    where: Whereabouts,
+    device_file: str | Path | None = None,
+) -> dict[str, Any]:
     """The front that was judged; while it trains, that of the losses known so far."""
-    if finished:
-        return judged(Front.read(folder.path))
+    if where.state == FINISHED:
+        (front,) = timed_fronts([folder.path], [device_file] if device_file else [])
+        return judged(front)
     children = history.front(history.losses) if history else []
     if history is None or not children:
+        going = f"is still training ({where.place}); wait"
+        state = going if where.state == TRAINING else how_to_go_on(folder.path, where)
         raise NothingYet(
-            f"run: {str(folder.path)!r} has nothing to show yet: no child was scored; "
-            "wait for its first round, or type joslim resume RUN"
+            f"run: {str(folder.path)!r} has nothing to show yet, no child was scored: it {state}"
         )
     return provisional(history, children)
 
@@ -147,6 +142,7 @@ def judged(front: Front) -> dict[str, Any]:
         "measures": [*known, "train_loss"],
         "span": list(front.span),
         "dims": dims_of(front.space),
+        "low": low_of(front.space),
         "children": [child_of(point) for point in front],
         "area": {name: front.area(name) for name in known},
         "hypervolume": {name: front.hypervolume(name) for name in known},
@@ -168,6 +164,7 @@ def provisional(history: Visits, children: Sequence[int]) -> dict[str, Any]:
         "measures": ["train_loss"],
         "span": [min(costs), max(costs)],
         "dims": dims_of(history.space),
+        "low": low_of(history.space),
         "children": [
             {
                 "counts": list(history.counts[child]),

@@ -27,6 +27,7 @@ from joslim.runs.config import DEFAULTS, WHERE_AND_HOW, Config, config_of
 from joslim.runs.folder import (
     CONFIG,
     FRONT,
+    HISTORY,
     LATENCY,
     METRICS,
     PICTURE,
@@ -35,11 +36,12 @@ from joslim.runs.folder import (
     RunFolder,
     read_lines,
 )
-from joslim.runs.job import Job, make_job
+from joslim.runs.job import Job, lay_out, make_job
 from joslim.runs.report import report_at_end
 from joslim.runs.run import Run
 from joslim.search.history import History
 from joslim.untrusted import json_value, shown
+from joslim.widths import WidthSpace
 
 
 @dataclass(frozen=True)
@@ -158,8 +160,8 @@ def start(
             front = on_first(lambda: finished_front(folder))
         else:
             front = run_or_fail(job, folder, watch)
-    net = job.net.to(memory_format=torch.contiguous_format)  # as a network that is loaded
-    return Run(folder, net.eval(), front)
+    lay_out(job.net, torch.contiguous_format)  # as a network that is loaded
+    return Run(folder, job.net.eval(), front)
 
 
 def holds_run(folder: RunFolder, overwrite: bool, resume: bool, until: int | None) -> bool:
@@ -305,15 +307,26 @@ def check_same_training(job: Job, folder: RunFolder, until: int | None) -> None:
     for key, value in job.config.to_json().items():
         if key in may_change:
             continue
-        if (there := json_value(theirs, key, f"{CONFIG}.config")) != value:
-            raise UserError(
-                f"{key}: {value!r} given, the run in {str(folder.path)!r} has {shown(there)}; "
-                "a resumed run cannot change it"
-            )
+        if (there := json_value(theirs, key, f"{CONFIG}.config")) == value:
+            continue
+        if key == "low" and None in (value, there) and has_same_widths(job, folder):
+            continue
+        has = "its default" if there is None else shown(there)
+        raise UserError(
+            f"{key}: {'nothing' if value is None else repr(value)} given, the run in "
+            f"{str(folder.path)!r} has {has}; a resumed run cannot change it"
+        )
     if (there := json_value(stored, "cost", CONFIG)) != (mine := job.slimming.cost.name):
         raise UserError(f"cost: {mine!r} given, the run has {shown(there)}; give it again")
     if json_value(json_value(stored, "data", CONFIG), "identity", CONFIG) != job.data.identity:
         raise UserError(f"data: {job.data.identity!r} is not what the run was trained on")
+
+
+def has_same_widths(job: Job, folder: RunFolder) -> bool:
+    """The lowest width may be typed or left to the network: the space of the run tells."""
+    file = folder.file(HISTORY)
+    header = next(iter(read_lines(file)), {}) if file.exists() else {}
+    return "space" in header and WidthSpace.of_json(header["space"]) == job.net.space
 
 
 def run_to_the_end(job: Job, folder: RunFolder, watch: Watcher) -> Front:

@@ -62,8 +62,7 @@ class Visits:
         everyone = [at for at, (_, losses) in enumerate(scorings) if len(losses) == len(self)]
         if everyone and scorings[everyone[-1]][0] == scorings[-1][0]:
             scorings = scorings[: everyone[-1] + 1]
-        last = len(scorings) - 1
-        chosen = {round(at * last / (MOMENTS - 1)) for at in range(MOMENTS)}
+        chosen = {*spread(ends_of_steps([step for step, _ in scorings]))}
         moments: list[Moment] = []
         latest: dict[int, float] = {}
         for at, (step, losses) in enumerate(scorings):
@@ -83,6 +82,23 @@ class Visits:
         mask = non_dominated([*losses.values()], costs)
         kept = [child for child, stays in zip(losses, mask) if stays]
         return sorted(kept, key=lambda child: self.costs[child])
+
+
+def ends_of_steps(steps: Sequence[int]) -> list[int]:
+    """The last position of each step: a search at the end is one moment of many.
+
+    All positions where there is nothing but such a search.
+    """
+    last = {step: at for at, step in enumerate(steps)}
+    return [*last.values()] if len(last) > 2 else [*range(len(steps))]
+
+
+def spread(positions: Sequence[int]) -> list[int]:
+    """As many as are enough, evenly, with the first and the last."""
+    if len(positions) <= MOMENTS:
+        return [*positions]
+    last = len(positions) - 1
+    return [positions[round(at * last / (MOMENTS - 1))] for at in range(MOMENTS)]
 
 
 def step_of(line: Mapping[str, Any]) -> int:

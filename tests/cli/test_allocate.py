@@ -88,6 +88,18 @@ def test_the_curve_and_its_picture(runs: list[str], joslim: Run, tmp_path: Path)
     assert steps == [(4, 80), (6, 50), (8, 48), (10, 40), (12, 38), (16, 35)]
 
 
+def test_names_that_would_speak_to_a_terminal(
+    tmp_path: Path, joslim: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    name = written(tmp_path / "\x1b[31mred", (50, 20, 10))
+    picture = tmp_path / "curve.svg"
+    result = joslim("allocate", name, "--macs", "30M", "--picture", str(picture))
+    assert "\x1b" not in result.stdout + picture.read_text()
+    assert "\\x1b[31mred" in result.stdout
+    assert answer(joslim, name, "--macs", "30M")["networks"][0]["run"] == name
+
+
 def test_the_same_run_twice(runs: list[str], joslim: Run) -> None:
     record = answer(joslim, runs[0], runs[0], "--latency-ms", "6")
     assert record["error"] == 70
@@ -97,8 +109,16 @@ def test_the_same_run_twice(runs: list[str], joslim: Run) -> None:
     ("options", "words"),
     [
         ([], "budget: none given; type --macs"),
-        (["--latency-ms", "3"], "latency_ms: no combination of 2 networks fits 3, their cheapest "),
-        (["--latency-ms", "-3"], "latency_ms: '-3' is not a size"),
+        (
+            ["--latency-ms", "3"],
+            "latency_ms: no combination of 2 networks fits 3ms, their",
+        ),
+        (["--latency-ms", "-3"], "latency_ms: '-3' is not positive"),
+        (["--macs", "1G", "--macs", "2G"], "macs: given 2 times; type --macs only once"),
+        (
+            ["--macs", "1G", "--memory-as", "max"],
+            "memory_as: 'max' is for a budget of memory;",
+        ),
         (["--macs", "3X"], "macs: '3X' is not a size"),
         (["--macs", "1G", "--weight", "1"], "weights: 1 given for 2 networks"),
         (["--macs", "1G", "--weight", "1", "--weight", "-1"], "weights[1]: -1.0 is below zero"),

@@ -173,8 +173,29 @@ def test_failures_are_named_after_the_table(
     assert "2 of 3 *" in result.stdout
     assert "* not all seeds have a front" in result.stdout
     assert "no front: joslim0: no [red]memory" in result.stdout
-    line = "joslim: 1 of 6 runs have no front: joslim0; joslim compare --out FOLDER tries them"
-    assert result.stderr.startswith(line)
+    again = f"joslim compare --out {entries[3].path.parent} tries them again"
+    assert result.stderr == f"joslim: 1 of 6 runs have no front: joslim0; {again}\n"
+
+
+def test_runs_that_still_train_need_no_other_command(
+    joslim: Run, runs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dataclasses import replace
+
+    why = "still training (step 3 of 60)"
+    entries = list(read(runs).entries)
+    entries[3] = replace(entries[3], front=None, failure=why, training=True)
+    monkeypatch.setattr("joslim.comparing.read", lambda *given: Comparison(entries))
+    result = joslim("compare", *runs)
+    assert result.returncode == 1
+    assert f"no front: joslim0: {why}" in result.stdout
+    assert result.stderr == (
+        "joslim: 1 of 6 runs are still training: joslim0; wait for their end\n"
+    )
+    entries[:] = [replace(e, front=None, failure="gone", training=False) for e in entries]
+    result = joslim("compare", *runs)
+    assert result.stdout.startswith("no front: slim0: gone\n"), "and no table of dashes"
+    assert "6 of 6 runs have no front" in result.stderr
 
 
 def test_a_signal(joslim: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +218,7 @@ def test_a_signal(joslim: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         ("--out c --methods joslin", "methods: unknown name 'joslin'; allowed: joslim, slim"),
         ("--out c --costs flops", "costs: unknown name 'flops'"),
         ("--out c --at x", "at: 'x' is not a size"),
-        ("--out c --at 0", "at: '0' is not a positive finite size"),
+        ("--out c --at 0", "at: '0' is not a positive finite number"),
         ("--out c --engine ray", "engine: unknown name 'ray'"),
         ("--out c --against x", "against: unknown name 'x'; allowed: slim, bignas, joslim"),
         ("--out c --steps 0", "steps: 0 given; allowed: a whole number, at least 1"),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import joslim as package
+from joslim.costs.device_file import Conditions, DeviceFile
 from joslim.runs.run import Run
 from joslim.runs.training import train
 
@@ -26,7 +27,7 @@ def test_a_child_that_fits(run: str, finished: Run, tmp_path: Path, joslim: Prog
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.startswith(f"{out}: ")
     assert "classes agree on 32 of 32 samples" in result.stdout
-    result = joslim("export", run, "--macs", "100K", "-o", str(out), "--json")
+    result = joslim("export", run, "--macs", "100K", "-o", str(out), "--overwrite", "--json")
     (facts,) = json.loads(result.stdout)
     assert facts["macs"] == finished.front.pick(macs=100e3).costs["macs"]
     assert facts["file"] == str(out)
@@ -46,6 +47,34 @@ def test_all_children(run: str, finished: Run, tmp_path: Path, joslim: Program) 
     result = joslim("export", run, "--all", "--format", "pt2", "-o", str(out))
     assert result.returncode == 0
     assert len(result.stdout.splitlines()) == len(finished.front) == len(list(out.glob("*.pt2")))
+
+
+def test_a_child_for_each_budget(
+    run: str, finished: Run, tmp_path: Path, joslim: Program, refused: Program
+) -> None:
+    out = tmp_path / "two"
+    cheap = str(finished.front[0].costs["macs"])
+    budgets = ("--macs", cheap, "--macs", "1M", "--memory", "1GB")
+    command = ("export", run, *budgets, "--format", "pt2", "-o", str(out))
+    facts = json.loads(joslim(*command, "--json").stdout)
+    assert [row["file"] for row in facts] == [str(out / f"child-0{n}.pt2") for n in (1, 2)]
+    points = [finished.front.pick(macs=cheap), finished.front.pick(macs=1e6)]
+    assert [row["macs"] for row in facts] == [point.costs["macs"] for point in points]
+    assert [row["memory"] for row in facts] == [point.costs["memory"] for point in points]
+    assert f"{str(out)!r} exists; type another, or --overwrite" in refused(*command)
+
+
+def test_on_a_device(run: str, finished: Run, tmp_path: Path, joslim: Program) -> None:
+    conditions = Conditions("phone", 1, 1, "fp32", "eager", "2.0", ((1, 3, 8, 8),))
+    children = tuple(point.widths for point in finished.front)
+    ms = tuple(range(3, 3 + len(children)))
+    DeviceFile(conditions, children, ms, (0.0,) * len(ms)).write(tmp_path / "phone.json")
+    options = ("--latency-ms", "3", "--device-file", str(tmp_path / "phone.json"))
+    result = joslim("export", run, *options, "-o", str(tmp_path / "child"))
+    assert ", macs " in result.stdout
+    assert ", latency 3.00 ms; " in result.stdout
+    record = json.loads((tmp_path / "child" / "config.json").read_text())
+    assert record["costs"]["latency_ms"] == 3
 
 
 def test_eight_bits(run: str, tmp_path: Path, joslim: Program) -> None:
@@ -96,18 +125,28 @@ def test_a_mismatch(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--macs", "-3"], "macs: '-3' is not a size"),
+        (["--macs", "-3"], "macs: '-3' is not positive"),
+        (["--macs", "100KB"], "macs: '100KB' is in bytes, macs are counted; type 100K"),
+        (["--macs", "1M", "--macs", "2M"], "several children go into a folder, 'child.pt2' given;"),
+        (
+            ["--macs", "1M", "--macs", "2M", *(["--params", "1M"] * 3)],
+            "macs: 2 values for the 3 of --params; type --macs once, or 3 times",
+        ),
+        (["--model", "resnet20"], "model: 'resnet20' given, the run has 'resnet8'; type --model"),
+        (["--device-file", "none.json"], "device_file: 'none.json': cannot be read"),
+        (["--whole", "--device-file", "a.json"], "device_file: it is for children; leave out --wh"),
+        (["--whole", "--int8"], "int8: it is for children; leave out --whole"),
         (["--macs", "20 apples"], "macs: '20 apples' is not a size"),
         (["--macs", "1"], "macs: no child of"),
         (["--latency-ms", "3"], "latency_ms: not measured for this front"),
         (["--macs", "1M", "--all"], "a budget and --all exclude each other"),
         (["--all", "--whole"], "--all and --whole exclude each other"),
-        (["--format", "pt2"], "format: it goes with --all"),
+        (["--format", "pt2"], "format: it is for several children"),
         (["--int8"], "int8: it goes with ONNX, 'child.pt2' given"),
-        (["--int8", "--all"], "int8: it is for one child"),
+        (["--int8", "--all", "--format", "pt2"], "int8: it goes with ONNX, 'pt2' given; type"),
         (["--all", "--format", "h5"], "format: unknown name 'h5'"),
         (["-o", "child.h5"], "out: 'child.h5' has an unknown suffix"),
-        (["-o", "nowhere/child.pt2"], "out: cannot write 'nowhere/child.pt2'"),
+        (["-o", "nowhere/child.pt2"], "no folder nowhere for 'child.pt2'; type mkdir nowhere"),
         (["-o", "."], "out: '.' is"),
     ],
 )

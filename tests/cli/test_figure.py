@@ -120,13 +120,15 @@ TOY = ["--model", "resnet8", "--data", "digits", "--steps", "1"]
         ),
         (["widths", "-o", "x", "--at", "2"], "at: '2' is not a share of the full cost"),
         (["widths", "-o", "x", "--at", "half"], "at: 'half' is not a share of the full cost"),
+        (["cifar", "-o", "x", "--at", "0.5"], "at: it is for figure widths, not cifar"),
+        (["k", ".", "-o", "x.png", "--device-file", "x"], "device_file: it is for figure latency"),
         (["bisection", "-o", "x", "--searcher", "random"], "but this figure varies it"),
         (["latency", "-o", "x", "--timing-batch", "0"], "timing_batch: 0 is not a whole number"),
         (["imagenet", "-o", "x"], "fetch ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar"),
         (["cifar", "-o", "x", "--lr", "-1"], "lr: -1.0 given; allowed: a number, above 0"),
         (["cifar", "-o", "x", "--method", "slim"], "No such option: --method"),
         (["cifar", "nowhere", "-o", "x.png"], "run: 'nowhere' does not exist"),
-        (["cifar", ".", "-o", "x.png"], "run: '.' is not a run folder"),
+        (["cifar", ".", "-o", "x.png"], "run: '.' has no config.json: not a run folder?"),
         (["cifar", ".", "-o", "no/x.png"], "its folder cannot be written to"),
         (["cifar", ".", "-o", "x.png", "--steps", "3"], "steps: folders of runs are given"),
         (["cifar", ".", "-o", "x.png", "--seeds", "3"], "seeds: folders of runs are given"),
@@ -149,7 +151,9 @@ def test_a_file_of_settings_cannot_name_what_the_figure_has(refused: Any, tmp_pa
 
 def test_runs_that_do_not_go_together(refused: Any, twin: Twin) -> None:
     one, other = twin("a"), twin("b", steps=7)
-    assert "'b' stopped at step 6 of 7" in refused("figure", "cifar", one, other, "-o", "x.png")
+    assert "'b' has only an earlier front: it stopped at step 6 of 7" in refused(
+        "figure", "cifar", one, other, "-o", "x.png"
+    )
     same = twin("c")
     said = refused("figure", "cifar", one, same, "-o", "x.png")
     assert "seed: 'a' and 'c' are both joslim with seed 0; leave one out" in said

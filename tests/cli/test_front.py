@@ -108,7 +108,7 @@ def test_folders_that_hold_no_front(command: list[str], refused: Run, tmp_path: 
     assert "does not exist; joslim train makes one" in refused(name, "nowhere", *options)
     assert "is not a run folder" in refused(name, str(tmp_path), *options)
     (tmp_path / "config.json").write_text("{}")
-    assert "training has not finished" in refused(name, str(tmp_path), *options)
+    assert "has no front yet" in refused(name, str(tmp_path), *options)
     (tmp_path / "front.json").write_text('{"cost": ')
     assert "broken JSON" in refused(name, str(tmp_path), *options, "--json")
     (tmp_path / "front.json").write_text('{"cost": "macs", "span": [1, NaN]}')

@@ -73,10 +73,11 @@ def test_what_is_left_and_what_the_next_better_child_takes(run: str, joslim: Run
     shown = joslim("pick", run, *options).stdout
     assert "left: 6.89M of 20.0M macs, 4.46 KB of 70.0 KB memory, 368.9K of 500.0K para" in shown
     assert (
-        "next better child: macs 40.6M (20.6M over), memory 202.8 KB (132.8 KB over) for" in shown
+        "next better child by training loss: macs 40.6M (20.6M over), memory 202.8 KB (132.8 KB "
+        "over) for" in shown
     )
     assert "for train loss 1.0000, test error 20.00 %" in shown
-    assert "next better child: none" in joslim("pick", run, "--macs", "1G").stdout
+    assert "next better child by training loss: none" in joslim("pick", run, "--macs", "1G").stdout
 
 
 def test_a_table_for_people(run: str, joslim: Run) -> None:
@@ -103,16 +104,23 @@ def test_latency(tmp_path: Path, joslim: Run) -> None:
     ("options", "words"),
     [
         ([], "budget: none given; give at least one of: macs, params, memory, latency_ms"),
-        (["--macs", "4M"], "macs: no child of 3 fits 4000000, the cheapest costs 4055240; type"),
-        (["--memory", "1KB"], "memory: no child of 3 fits 1000, the cheapest costs 20276; type"),
+        (
+            ["--macs", "4M"],
+            "macs: no child of 3 fits 4M, the cheapest costs 4.056M; type 4.056M",
+        ),
+        (["--memory", "1KB"], "memory: no child of 3 fits 1KB, the cheapest costs 20.28KB; type"),
         (
             ["--latency-ms", "3"],
-            "latency_ms: not measured for this front; joslim train --cost latency",
+            "latency_ms: not measured for this front; type joslim latency RUN -o device.json, then",
         ),
+        (["--macs", "20M", "--macs", "30M"], "macs: given 2 times; type --macs only once"),
+        (["--macs", "20M", "--model", "own:net"], "model: it goes with a device file"),
+        (["--macs", "150KB"], "macs: '150KB' is in bytes, macs are counted; type 150K"),
+        (["--latency-ms", "8s"], "latency_ms: '8s' is not milliseconds; type 8 or 8.5"),
         (["--macs", "20X"], "macs: '20X' is not a size; type"),
-        (["--macs", "-5"], "macs: '-5' is not a size; type"),
-        (["--macs", "0"], "macs: '0' is not a positive finite size"),
-        (["--latency-ms", "nan"], "latency_ms: 'nan' is not a size"),
+        (["--macs", "-5"], "macs: '-5' is not positive; type"),
+        (["--macs", "0"], "macs: '0' is not a positive finite number"),
+        (["--latency-ms", "nan"], "latency_ms: 'nan' is not milliseconds"),
         (["--macs"], "--macs"),
         (["--flops", "3"], "--flops"),
     ],

@@ -1,5 +1,6 @@
 """`joslim report`: a page or a picture, and one line for what is wrong."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -34,6 +35,28 @@ def test_several_runs_and_pictures(copied: Path, finished: Run, joslim: Program)
         assert out.stat().st_size > 1000
 
 
+def test_a_comparison_stands_for_its_runs(
+    copied: Path, finished: Run, joslim: Program, refused: Callable[..., str], tmp_path: Path
+) -> None:
+    names = ["resnet8-macs-joslim-seed0", "resnet8-macs-slim-seed0"]
+    tasks = [
+        {"model": "resnet8", "cost": "macs", "method": method, "seed": 0}
+        for method in ("joslim", "slim")
+    ]
+    folder = tmp_path / "comparison"
+    folder.mkdir()
+    (folder / "compare.json").write_text(json.dumps({"settings": {}, "tasks": tasks}))
+    shutil.copytree(finished.path, folder / names[0])
+    assert f"{names[1]}' does not exist" in refused("report", str(folder))
+    shutil.copytree(finished.path, folder / names[1])
+    assert joslim("report", str(folder)).returncode == 0
+    page = (folder / "report.html").read_text()
+    assert all(f'"name":"{name}"' in page for name in names)
+    out = str(tmp_path / "more.html")
+    assert joslim("report", str(folder), str(copied), "-o", out).returncode == 0
+    assert '"name":"copy"' in Path(out).read_text()
+
+
 def test_watching_a_finished_run_ends_at_once(copied: Path, joslim: Program) -> None:
     result = joslim("report", str(copied), "--watch")
     assert result.stdout.splitlines()[0] == "finished"
@@ -49,7 +72,7 @@ def test_watching_a_finished_run_ends_at_once(copied: Path, joslim: Program) -> 
         (["RUN", "-o", "a.pdf"], "out: 'a.pdf' ends in none of .html, .png, .svg"),
         (["RUN", "-o", "nowhere/a.html"], "out: 'nowhere/a.html' cannot be written"),
         (["RUN", "--watch", "-o", "a.svg"], "watch: 'a.svg' is a picture"),
-        (["RUN/config.json"], "is a file; type the folder of a run"),
+        (["RUN/config.json"], "is a file; a run is a folder"),
         (["RUN/checkpoint"], "has no config.json: not a run folder?"),
         ([], "Missing argument"),
     ],
@@ -76,4 +99,5 @@ def test_a_run_that_has_only_just_begun(copied: Path, refused: Callable[..., str
 
 def test_pictures_need_a_front(copied: Path, refused: Callable[..., str]) -> None:
     (copied / "front.json").unlink()
-    assert "has no front yet" in refused("report", str(copied), "-o", str(copied / "a.svg"))
+    said = refused("report", str(copied), "-o", str(copied / "a.svg"))
+    assert "has no front yet: it stopped at step 6 of 6; joslim resume" in said

@@ -351,7 +351,7 @@ def test_what_cannot_be_gone_on_with(refused: Program, tmp_path: Path) -> None:
     assert "does not exist" in refused("resume", "nowhere")
     assert "not a run folder" in refused("resume", str(tmp_path))
     Path("config.json").write_text('{"model_type": "bert"}')
-    assert "holds no configuration" in refused("resume", str(tmp_path))
+    assert "config.json is not joslim's" in refused("resume", str(tmp_path))
 
 
 def test_another_configuration_is_refused(

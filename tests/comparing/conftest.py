@@ -10,16 +10,17 @@ import pytest
 from joslim.front import Front, Point
 from joslim.widths import Dim, Knob, WidthSpace
 
-SPACE = WidthSpace((Dim("stem", 16),), (Knob("stem", (0,), 0.25),))
+LOW = 0.25
 FULL = 40e6
 
 
-def front_of(errors: list[float], cost: str = "macs") -> Front:
+def front_of(errors: list[float], cost: str = "macs", low: float = LOW) -> Front:
     """Children at even shares of the full cost, with these errors; the last one is the full one."""
+    space = WidthSpace((Dim("stem", 16),), (Knob("stem", (0,), low),))
     shares = [(at + 1) / len(errors) for at in range(len(errors))]
     points = [
         Point(
-            SPACE.uniform(max(0.25, share)),
+            space.uniform(max(low, share)),
             {"macs": FULL * share, "params": 1000 * share, "memory": FULL * share},
             train_loss=2 - share,
             val_error=error,
@@ -41,17 +42,18 @@ def make_run() -> Callable[..., Path]:
         seconds: float = 60.0,
         done: int = 100,
         identity: str = "digits",
+        low: float | None = None,
         **config: Any,
     ) -> Path:
         folder.mkdir(parents=True)
         values = {"model": "resnet8", "method": "joslim", "seed": 0, "steps": 100, "batch": 64}
         facts = {
             "joslim": "0",
-            "config": {**values, "low": None, "cost": cost, **config},
+            "config": {**values, "low": low, "cost": cost, **config},
             "data": {"identity": identity, "sizes": {"train": 1000}},
         }
         (folder / "config.json").write_text(json.dumps(facts))
-        (folder / "front.json").write_text(json.dumps(front_of(errors, cost).to_json()))
+        (folder / "front.json").write_text(json.dumps(front_of(errors, cost, low or LOW).to_json()))
         lines = [{"step": step, "seconds": seconds * step / done} for step in (done // 2, done)]
         (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         return folder

@@ -151,6 +151,22 @@ def test_runs_that_do_not_compare(
     assert list(anyway.to_json()["differences"]["resnet8 macs"]) == [words.partition(":")[0]]
 
 
+def test_low_left_out_and_the_same_low_typed_compare(make_run: Make, tmp_path: Path) -> None:
+    one = make_run(tmp_path / "a", [50, 30], method="slim")
+    two = make_run(tmp_path / "b", [50, 30], low=0.25)
+    assert read([one, two]).to_json()["differences"] == {}
+
+
+def test_one_method_and_seed_twice_is_never_compared(make_run: Make, tmp_path: Path) -> None:
+    """In a table the one would hide the other."""
+    one = make_run(tmp_path / "a", [50, 30])
+    two = make_run(tmp_path / "b", [50, 30], lr=0.5)
+    with pytest.raises(UserError, match="lr: the runs of resnet8 by macs have different ones"):
+        read([one, two])
+    with pytest.raises(UserError, match="are both joslim with seed 0; leave one out"):
+        read([one, two], anyway=True)
+
+
 def test_a_run_that_failed_is_missing_and_not_hidden(runs: list[Path]) -> None:
     from dataclasses import replace
 

@@ -156,6 +156,23 @@ def test_settings_that_differ_are_refused_before_anything_runs(
     assert len(Plan.read(out).tasks) == 1, "and nothing was added to the plan"
 
 
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("nope", "models: unknown name 'nope'; allowed: resnet8, resnet20, "),
+        ("nowhere:nope", "models: cannot import 'nowhere'"),
+    ],
+)
+def test_a_network_that_is_not_there_is_refused_before_anything_runs(
+    model: str, words: str, stand_ins: StandIns, out: Path
+) -> None:
+    with pytest.raises(UserError) as caught:
+        compare(["slim"], [0], models=["resnet8", model], out=out)
+    assert str(caught.value).startswith(words)
+    assert stand_ins.calls() == []
+    assert not out.exists()
+
+
 def test_a_run_that_fails_is_named_and_tried_again(stand_ins: StandIns, out: Path) -> None:
     stand_ins.order("joslim", "fail")
     comparison = compare(["slim", "joslim"], [0, 1], out=out)
@@ -322,6 +339,8 @@ def test_the_command_of_a_training() -> None:
         "data_root": "-x y",
         "tensorboard": True,
         "sync_norm": False,
+        "channels_last": False,
+        "samples": 1,
         "steps": 3,
         "model": "a:b",
     }
@@ -332,6 +351,8 @@ def test_the_command_of_a_training() -> None:
         "--threads=2",
         "--data-root=-x y",
         "--tensorboard",
+        "--no-channels-last",
+        "--samples=1",
         "--steps=3",
         "--model=a:b",
     ]

@@ -47,6 +47,7 @@ def run_of(model: nn.Module, name: str, shape: tuple[int, ...], path: Path) -> R
     folder = RunFolder(path)
     folder.prepare()
     data = {"classes": CLASSES, "shape": shape, "mean": [0.5] * 3, "std": [0.25] * 3}
+    data["identity"] = "nobody's"
     folder.write_config(config_of({"model": name}).to_json(), data=data)
     save_file({"inputs": samples}, folder.file(SAMPLES))
     costs = {"macs": 1e6, "params": 1e3, "memory": 1e3}

@@ -1,6 +1,7 @@
 """Exports of a trained run: what is written, and that what is wrong is not."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def test_a_mismatch_leaves_nothing(name: str, tiny_run: Run, tmp_path: Path) -> 
 def test_a_mismatch_leaves_an_older_file_alone(tiny_run: Run, tmp_path: Path) -> None:
     (tmp_path / "child.pt2").write_text("older")
     with pytest.raises(RunFailed):
-        export(tiny_run, tiny_run.front[0], tmp_path / "child.pt2")
+        export(tiny_run, tiny_run.front[0], tmp_path / "child.pt2", overwrite=True)
     assert (tmp_path / "child.pt2").read_text() == "older"
     assert len(list(tmp_path.iterdir())) == 1
 
@@ -89,7 +90,29 @@ def test_points_that_are_not_of_this_run(tiny_run: Run, finished: Run, tmp_path:
     assert "belong to another network" in refused(tiny_run, finished.front[0], path)
     assert "Widths needed" in refused(tiny_run, 0.5, path)
     assert "no BatchNorm statistics" in refused(tiny_run, tiny_run.net.space.uniform(0.7), path)
+    point = tiny_run.front[0]
+    elsewhere = replace(point, train_loss=0.5)
+    assert "it is not on the front of" in refused(tiny_run, elsewhere, path)
+    assert "it is not on the front of" in refused(tiny_run, replace(point, val_error=3.0), path)
     assert not list(tmp_path.iterdir())
+
+
+def test_the_same_point_on_another_device(tiny_run: Run, tmp_path: Path) -> None:
+    point = tiny_run.front[0]
+    timed = replace(point, costs={**point.costs, "latency_ms": 3.0})
+    assert export(tiny_run, timed, tmp_path / "a.pt2").difference < 1e-4
+    assert export(tiny_run, point.widths, tmp_path / "b.pt2").difference < 1e-4
+
+
+def test_what_is_there_stays(tiny_run: Run, tmp_path: Path) -> None:
+    point = tiny_run.front[0]
+    export(tiny_run, point, tmp_path / "child")
+    export_children(tiny_run, [point], tmp_path / "all", "pt2")
+    assert "exists; type another, or --overwrite" in refused(tiny_run, point, tmp_path / "child")
+    with pytest.raises(UserError, match="exists; type another, or --overwrite"):
+        export_children(tiny_run, [point, point], tmp_path / "all", "pt2")
+    export_children(tiny_run, [point, point], tmp_path / "all", "pt2", overwrite=True)
+    assert len(list((tmp_path / "all").iterdir())) == 2
 
 
 def test_formats_that_there_are_not(tiny_run: Run, tmp_path: Path) -> None:
@@ -106,5 +129,5 @@ def test_a_missing_package_is_named(
     pytest.importorskip("onnxscript")
     monkeypatch.setitem(sys.modules, missing, None)
     line = refused(tiny_run, tiny_run.front[0], tmp_path / "child.onnx")
-    assert f"needs {missing}; type pip install 'joslim[onnx]'" in line
+    assert f"export: a .onnx file needs {missing}; type pip install 'joslim[onnx]'" in line
     assert not list(tmp_path.iterdir())

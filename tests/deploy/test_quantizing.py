@@ -8,7 +8,14 @@ import torch
 import joslim
 from joslim.deploy.checking import Check
 from joslim.deploy.formats import onnx_session
-from joslim.deploy.quantizing import Batches, Quantized, data_of, export_int8, quantize
+from joslim.deploy.quantizing import (
+    Batches,
+    Quantized,
+    data_of,
+    export_children_int8,
+    export_int8,
+    quantize,
+)
 from joslim.errors import RunFailed, UserError
 from joslim.runs.run import Run
 
@@ -29,6 +36,15 @@ def test_a_trained_child(finished: Run, tmp_path: Path) -> None:
     for batch in (1, 3):
         x = torch.randn(batch, 3, 8, 8).numpy()
         assert session.run(None, {"images": x})[0].shape == (batch, 10)
+
+
+def test_several_children(tiny_run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript")
+    points = [tiny_run.front[0], tiny_run.net.space.full]
+    told = export_children_int8(tiny_run, points, tmp_path / "all")
+    assert list(told) == ["child-01.onnx", "child-02.onnx"]
+    sizes = {file.name: file.stat().st_size for file in (tmp_path / "all").iterdir()}
+    assert sizes == {name: quantized.bytes[1] for name, quantized in told.items()}
 
 
 def test_what_is_printed() -> None:

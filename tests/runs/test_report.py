@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import joslim
 from joslim.errors import UserError
 from joslim.runs import report as reporting
+from joslim.runs.folder import RunFolder
 from joslim.runs.run import Run
 
 
@@ -41,6 +43,20 @@ def test_several_runs_on_one_page(finished: Run, copied: Path, tmp_path: Path) -
     assert [run["name"] for run in data_of(page)["runs"]] == ["finished", "copy"]
     with pytest.raises(UserError, match=r"out: needed for 2 runs; type -o report\.html"):
         joslim.report([finished, copied])
+
+
+def test_a_run_with_nothing_to_show_is_left_out(
+    finished: Run, copied: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("front.json", "history.jsonl"):
+        (copied / name).unlink()
+    for runs in ([finished, copied], [copied, finished]):
+        page = joslim.report(runs, tmp_path / "both.html")
+        assert [run["name"] for run in data_of(page)["runs"]] == ["finished"]
+        assert f"left out: run: {str(copied)!r} has nothing to show yet" in caplog.messages.pop()
+        caplog.clear()
+    with pytest.raises(UserError, match="has nothing to show yet"):
+        joslim.report([copied], tmp_path / "none.html")
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
@@ -112,7 +128,8 @@ def test_a_watched_run_is_written_until_it_ends(
         next(stages)()
 
     monkeypatch.setattr(reporting.time, "sleep", pause)
-    assert reporting.watch(copied, tell=told.append) == page
+    with RunFolder(copied).locked():
+        assert reporting.watch(copied, tell=told.append) == page
     assert told == ["waiting for the first round", "copy: step 6 of 6", "finished"]
     assert refreshes == ["no page", "no page", reporting.REFRESH, reporting.REFRESH]
     data = data_of(page)
@@ -134,11 +151,84 @@ def test_a_watch_that_is_ended_leaves_a_page_that_stays(
     assert data_of(copied / "report.html")["refresh"] is None
 
 
-def test_only_pages_of_runs_are_watched(finished: Run, tmp_path: Path) -> None:
+def test_a_watch_ends_when_nobody_trains_any_more(
+    copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (copied / "front.json").unlink()
+    naps: list[float] = []
+    told: list[str] = []
+    monkeypatch.setattr(reporting.time, "sleep", naps.append)
+    page = reporting.watch(copied, tell=told.append)
+    stopped = f"copy: stopped at step 6 of 6; joslim resume {copied} goes on"
+    assert told == [
+        stopped,
+        "nobody trains here now: waiting 30 s for a training",
+        f"ended, nobody trains here: {stopped}",
+    ]
+    assert sum(naps) == reporting.PATIENCE + reporting.PAUSE
+    data = data_of(page)
+    assert (data["refresh"], data["runs"][0]["status"]["state"]) == (None, "stopped")
+
+
+def test_a_training_that_ends_while_it_is_watched(
+    copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files do not change when it is killed; its lock is gone."""
+    (copied / "front.json").unlink()
+    states: list[str] = []
+    with ExitStack() as training:
+        training.enter_context(RunFolder(copied).locked())
+
+        def pause(seconds: float) -> None:
+            states.append(data_of(copied / "report.html")["runs"][0]["status"]["state"])
+            if len(states) == 3:
+                training.close()
+
+        monkeypatch.setattr(reporting.time, "sleep", pause)
+        reporting.watch(copied)
+    assert {*states} == {"training"}
+    assert len(states) == 3 + reporting.PATIENCE / reporting.PAUSE
+    assert data_of(copied / "report.html")["runs"][0]["status"]["state"] == "stopped"
+
+
+def test_a_watch_may_begin_before_the_training(
+    finished: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in (tmp_path / "not there yet", tmp_path / "empty"):
+        told: list[str] = []
+        naps: list[float] = []
+        (tmp_path / "empty").mkdir()
+        (tmp_path / "empty" / "latency.json").touch()  # it is measured before anything else
+
+        def pause(seconds: float) -> None:
+            naps.append(seconds)  # noqa: B023
+            if len(naps) == 4:  # noqa: B023
+                shutil.copytree(finished.path, folder, dirs_exist_ok=True)  # noqa: B023
+
+        monkeypatch.setattr(reporting.time, "sleep", pause)
+        assert reporting.watch(folder, tell=told.append) == folder / "report.html"
+        assert told == [
+            "waiting for the first round",
+            "nobody trains here now: waiting 30 s for a training",
+            "finished",
+        ]
+        shutil.rmtree(tmp_path / "empty")
+
+
+def test_only_pages_of_runs_are_watched(
+    finished: Run, copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(UserError, match=r"watch: .* is a picture"):
         reporting.watch(finished, tmp_path / "a.png")
     with pytest.raises(UserError, match=r"no config\.json: not a run folder"):
         reporting.watch(tmp_path, tmp_path / "a.html")
+    monkeypatch.setattr(reporting.time, "sleep", lambda seconds: None)
+    with pytest.raises(UserError, match="nowhere' does not exist"):
+        reporting.watch(tmp_path / "nowhere", tmp_path / "a.html")
+    (copied / "front.json").unlink()
+    (copied / "history.jsonl").unlink()
+    with pytest.raises(UserError, match="nothing to show yet, no child was scored: it stopped"):
+        reporting.watch(copied)
 
 
 def test_a_run_given_twice(copied: Path) -> None:

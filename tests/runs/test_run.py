@@ -97,7 +97,9 @@ def test_a_run_that_goes_on_can_be_looked_at(copied: Path) -> None:
         file.write('{"id": 99, "st')
     run = joslim.load(copied)
     assert len(run.history)
-    with pytest.raises(UserError, match="training has not finished"):
+    with pytest.raises(
+        UserError, match="has no front yet: it stopped at step 6 of 6; joslim resume"
+    ):
         _ = run.front
     shutil.rmtree(copied / "checkpoint")
     with pytest.raises(UserError, match="has no checkpoint yet"):
@@ -119,9 +121,9 @@ def test_folders_that_are_no_run(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a run folder"):
         joslim.load(tmp_path)
     (tmp_path / "file").write_text("{}")
-    with pytest.raises(UserError, match="does not exist"):
+    with pytest.raises(UserError, match="is a file; a run is a folder"):
         joslim.load(tmp_path / "file")
-    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    (tmp_path / "config.json").write_text('{"joslim": "0.2.0"}')
     with pytest.raises(UserError, match="holds no configuration"):
         _ = joslim.load(tmp_path).config
 

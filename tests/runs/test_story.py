@@ -11,13 +11,13 @@ import pytest
 
 from joslim.errors import UserError
 from joslim.front import Front
+from joslim.runs.folder import RunFolder
 from joslim.runs.run import Run
 from joslim.runs.story import (
     NothingYet,
     export_command,
     story_of,
     text_of,
-    total_steps,
 )
 from joslim.runs.training import visits_of
 
@@ -37,7 +37,7 @@ def changed(folder: Path, **settings: Any) -> Path:
 
 def test_a_finished_run(finished: Run) -> None:
     story, front = story_of(finished.path), Front.read(finished.path)
-    assert story["status"] == {"finished": True, "step": 6, "total": 6}
+    assert story["status"] == {"state": "finished", "step": 6, "total": 6}
     assert (story["name"], story["model"], story["data"]) == ("finished", "resnet8", "digits")
     told = story["front"]
     assert (told["key"], told["span"], told["judged"]) == ("macs", list(front.span), True)
@@ -66,8 +66,10 @@ def test_visits_are_those_of_the_picture(finished: Run) -> None:
 
 def test_a_run_under_way_shows_the_losses_known_so_far(copied: Path) -> None:
     (copied / "front.json").unlink()
-    story = story_of(changed(copied, steps=3000))
-    assert story["status"] == {"finished": False, "step": 6, "total": 3000}
+    with RunFolder(changed(copied, steps=3000)).locked():
+        assert story_of(copied)["status"]["state"] == "training"
+    story = story_of(copied)
+    assert story["status"] == {"state": "stopped", "step": 6, "total": 3000}
     front = story["front"]
     assert (front["judged"], front["measures"], front["costs"]) == (False, ["train_loss"], ["macs"])
     losses = [child["train_loss"] for child in front["children"]]
@@ -93,7 +95,13 @@ def test_a_run_that_has_only_just_begun(copied: Path) -> None:
             (copied / "history.jsonl").unlink()
         else:
             (copied / "history.jsonl").write_text(text)
-        with pytest.raises(NothingYet, match="has nothing to show yet: no child was scored"):
+        words = "has nothing to show yet, no child was scored: "
+        with pytest.raises(NothingYet, match=f"{words}it stopped at step 0 of 6; joslim resume"):
+            story_of(copied)
+        with (
+            RunFolder(copied).locked(),
+            pytest.raises(NothingYet, match=rf"{words}it is still training \(step 0 of 6\); wait"),
+        ):
             story_of(copied)
 
 
@@ -101,7 +109,7 @@ def test_a_front_alone_is_enough(copied: Path) -> None:
     (copied / "history.jsonl").unlink()
     (copied / "metrics.jsonl").unlink()
     story = story_of(copied)
-    assert story["status"]["finished"]
+    assert story["status"]["state"] == "finished"
     assert [story[name] for name in ("visits", "growth", "curves", "times")] == [[], [], {}, {}]
 
 
@@ -112,7 +120,7 @@ def test_what_is_no_run(tmp_path: Path) -> None:
         story_of(tmp_path)
     file = tmp_path / "a.txt"
     file.write_text("x")
-    with pytest.raises(UserError, match="is a file; type the folder of a run"):
+    with pytest.raises(UserError, match="is a file; a run is a folder"):
         story_of(file)
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(UserError, match="is not a run folder"):
@@ -138,20 +146,23 @@ def test_the_command_names_the_folder_whatever_it_is_called(name: str) -> None:
         ("resnet8", []),
         ("nets:digits", ["--model", "nets:digits"]),
         ("a:b; rm x", ["--model", "a:b; rm x"]),
-        ("<Net>", ["--model", "package.module:function"]),
+        ("<Net>", []),
+        ("<a:b>", []),
         (None, []),
     ],
 )
 def test_a_model_of_ones_own_is_named_again(model: Any, after: list[str]) -> None:
-    assert shlex.split(export_command(Path("a"), {"model": model})["after"]) == after
+    command = export_command(Path("a"), {"model": model})
+    assert shlex.split(command["after"]) == after
+    assert command["unnamed"] == str(model).startswith("<")
 
 
-def test_steps_are_counted_as_the_training_does(finished: Run) -> None:
-    assert total_steps({"steps": 7, "epochs": None}, {}) == 7
-    assert total_steps({"steps": None, "epochs": 2, "batch": 64}, {"train": 1293}) == 41
-    assert total_steps({"steps": None, "epochs": 0.001, "batch": 64}, {"train": 10}) == 1
-    for config in ({}, {"epochs": 2}, {"epochs": 2, "batch": 0}, {"steps": "x"}):
-        assert total_steps(config, {"train": 10}) is None
+def test_what_was_not_set_is_none_and_low_is_known(finished: Run) -> None:
+    story = story_of(finished.path)
+    low = finished.net.space.knobs[0].low
+    assert story["config"]["low"] == story["terms"]["low"] == str(low)
+    assert story["config"]["searcher"] is None
+    assert "null" not in {*story["config"].values(), *story["terms"].values()}
 
 
 def test_it_is_read_without_torch(

@@ -386,6 +386,18 @@ def test_another_configuration_is_refused(
         train(out=finished.path, resume=True, **{**tiny, field: value})
 
 
+def test_low_may_be_typed_or_left_to_the_network(
+    finished: Run, tiny: Options, tmp_path: Path
+) -> None:
+    assert finished.config.low is None
+    low = finished.net.space.knobs[0].low
+    again = train(out=finished.path, resume=True, low=low, **tiny)
+    assert again.front == finished.front
+    words = rf"^low: {low / 2} given, the run in .* has its default; a resumed run cannot"
+    with pytest.raises(UserError, match=words):
+        train(out=finished.path, resume=True, low=low / 2, **tiny)
+
+
 def test_other_data_are_refused(finished: Run, tiny: Options, tmp_path: Path) -> None:
     pixels = np.zeros((40, 8, 8), dtype=np.uint8)
     pair = [[(image, number % 10) for number, image in enumerate(pixels)]] * 2
@@ -425,7 +437,7 @@ def test_a_loss_that_is_not_finite(tiny: Options, tmp_path: Path) -> None:
     run = joslim.load(tmp_path / "a")
     assert all(torch.isfinite(tensor).all() for tensor in run.net.state_dict().values())
     assert len(run.history)
-    with pytest.raises(UserError, match="training has not finished"):
+    with pytest.raises(UserError, match="has no front yet: it stopped at step"):
         _ = run.front
 
 

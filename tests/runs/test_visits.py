@@ -64,6 +64,18 @@ def test_a_long_training_has_a_few_moments_up_to_the_last() -> None:
     assert (steps[0], steps[-1]) == (0, 499)
 
 
+def test_a_search_at_the_end_is_one_moment() -> None:
+    """Where there is no other search, its course is what there is to see."""
+    lines = [visit(0, 10), visit(1, 20)]
+    search = [scoring(9, {0: 5.0 - at}) for at in range(5)]
+    steps = [0, 3, 6]
+    mixed = Visits([HEADER, *lines, *(scoring(step, {0: 9.0}) for step in steps), *search])
+    assert [step for step, _ in mixed.moments] == [0, 3, 6, 9]
+    assert mixed.losses == {0: 1.0}
+    alone = Visits([HEADER, *lines, *search])
+    assert [losses[0] for _, losses in alone.moments] == [5.0, 4.0, 3.0, 2.0, 1.0]
+
+
 def test_what_is_not_known_is_on_no_front() -> None:
     lines = [visit(0, 10), visit(1, None), scoring(0, {0: None, 1: 0.1})]
     visits = Visits([HEADER, *lines])
