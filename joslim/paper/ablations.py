@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from joslim.comparing.entries import seconds_of
 from joslim.errors import UserError
 from joslim.methods import PRESETS
 from joslim.paper.curves import (
@@ -24,6 +23,7 @@ from joslim.paper.panels import Panel, label_in_words, method_of, only_one
 from joslim.reports.bands import LOOKS, OTHERS, Look, looks_of
 from joslim.reports.figures import GREY, dress_axes, new_figure
 from joslim.runs.run import Run
+from joslim.runs.whereabouts import seconds_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,7 +10,7 @@ import numpy as np
 
 from joslim.front import ERRORS
 from joslim.paper.panels import Panel, label_in_words
-from joslim.reports.bands import MARKED, Look, budgets_of, curve, draw_band, looks_of
+from joslim.reports.bands import Look, budgets_of, curve, draw_line, looks_of
 from joslim.reports.figures import DARK, dress_axes, new_figure, shared_measure
 
 if TYPE_CHECKING:
@@ -56,10 +56,8 @@ def draw_panel(
     budgets = budgets_of(fronts, key)
     dress_axes(axes, key, measure, (budgets[0], budgets[-1]))
     fewer_ticks(axes)
-    for place, (label, line) in enumerate(panel.fronts.items()):
-        curves = np.array([curve(front, budgets, key, measure) for front in line])
-        first = MARKED * place // len(panel.fronts)
-        draw_band(axes, budgets, curves, looks[label], label_in_words(label), first)
+    for label, line in panel.fronts.items():
+        draw_line(axes, line, budgets, (key, measure), looks[label], label_in_words(label))
     small_title(axes, panel.title)
 
 

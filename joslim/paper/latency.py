@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from joslim.costs import cost as make_cost
 from joslim.costs.device_file import Conditions, DeviceFile
-from joslim.costs.latency import Latency, measure_device
+from joslim.costs.latency import measure_device
 from joslim.costs.measuring import Setting, Watch
 from joslim.errors import UserError
-from joslim.front import LATENCY, Front
+from joslim.front import LATENCY
 from joslim.paper.curves import Drawn, draw_curves
 from joslim.paper.panels import Panel
 from joslim.reports.figures import GREY
 from joslim.runs.job import find_device
+from joslim.runs.timed import needed, repriced, times_on
 from joslim.slimmable import SlimmableNet
 from joslim.widths import Widths
 
@@ -53,21 +53,17 @@ def draw_latency(panels: Sequence[Panel], clock: Clock) -> Drawn:
 def timed_panel(panel: Panel, clock: Clock) -> tuple[Panel, Conditions]:
     """The same children, each with its milliseconds; and the conditions that they hold under."""
     net = panel.first.net
-    children = [point.widths for line in panel.fronts.values() for f in line for point in f]
-    children = list(dict.fromkeys(children))
+    children = [child for line in panel.fronts.values() for f in line for child in needed(f)]
     if clock.device_file is not None:
-        cost = make_cost("latency", net, device_file=clock.device_file)
-        assert isinstance(cost, Latency)
-        times = {child: float(cost(child)) for child in children}
-        conditions = cost.device_file.conditions
+        file = DeviceFile.read(clock.device_file)
+        file.check_fits(net, clock.device_file)
     else:
-        measured = measured_once(net, children, clock)
-        times = dict(zip(measured.children, measured.ms))
-        conditions = measured.conditions
+        file = measured_once(net, list(dict.fromkeys(children)), clock)
+    times = times_on(file, children, lambda: net)
     fronts = {
         label: [repriced(front, times) for front in line] for label, line in panel.fronts.items()
     }
-    return panel.with_fronts(fronts), conditions
+    return panel.with_fronts(fronts), file.conditions
 
 
 def measured_once(net: SlimmableNet, children: Sequence[Widths], clock: Clock) -> DeviceFile:
@@ -83,8 +79,3 @@ def measured_once(net: SlimmableNet, children: Sequence[Widths], clock: Clock) -
     if clock.kept is not None:
         measured.write(clock.kept)
     return measured
-
-
-def repriced(front: Front, times: dict[Widths, float]) -> Front:
-    points = [replace(p, costs={**p.costs, LATENCY: times[p.widths]}) for p in front]
-    return Front(points, front.cost, front.span)

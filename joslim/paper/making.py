@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from joslim.comparing import Entry, compare
-from joslim.comparing.entries import refuse_unfinished
-from joslim.comparing.plan import Plan, is_comparison
+from joslim.comparing.plan import run_folders
 from joslim.errors import RunFailed, Stopped, UserError
 from joslim.paper.drawing import DRAWINGS, Wishes
 from joslim.paper.figures import find_figure
@@ -23,6 +22,7 @@ from joslim.paper.planning import Training, figure_with, planned
 from joslim.reports.figures import save
 from joslim.runs.folder import write_whole
 from joslim.runs.run import Run, load
+from joslim.runs.whereabouts import refuse_unfinished
 
 RUNS = "runs"
 
@@ -127,17 +127,6 @@ def drawn(name: str, runs: Sequence[Run], wishes: Wishes, paths: Sequence[Path])
 
 
 # Runs that are there
-
-
-def run_folders(paths: Iterable[str | Path]) -> list[Path]:
-    """Folders of runs; a comparison stands for all of its runs."""
-    folders: list[Path] = []
-    for path in map(Path, paths):
-        if is_comparison(path):
-            folders += [path / task.name for task in Plan.read(path).tasks]
-        else:
-            folders.append(path)
-    return folders
 
 
 def opened(folder: Path, model: str | None = None) -> Run:

@@ -12,15 +12,8 @@ from joslim.methods import ALIASES
 from joslim.runs.folder import CONFIG
 from joslim.runs.recipes import PAPER, RECIPES
 from joslim.runs.run import Run
+from joslim.runs.terms import in_words, terms_of
 from joslim.untrusted import json_name, json_value
-
-# Lines of a panel may differ in these; everything else must be alike for a fair comparison.
-# The data are told apart by what they hold, and not by where they lie.
-VARIED = {"method", "seed", "widths", "recipe", "data"}
-SEARCH = {"preset", "searcher", "beta", "epsilon", "bisections", "every", "rescore", "score_images"}
-# Where and how a run was trained, and not what it computed.
-PLACES = {"device", "device_file", "threads", "workers", "data_root"}
-LOGS = {"log_every", "save_every", "tensorboard"}
 
 MODELS = {
     "mobilenet_v2": "MobileNetV2",
@@ -117,10 +110,10 @@ def panel_of(runs: Sequence[Run], label: Labelled) -> Panel:
 
 def check_alike(one: Run, other: Run) -> None:
     """The same training but for what a figure compares."""
-    ours, theirs = one.config.to_json(), other.config.to_json()
-    for key in sorted(ours.keys() - VARIED - SEARCH - PLACES - LOGS):
-        if ours[key] != theirs[key]:
-            raise differ(key, one, ours[key], other, theirs[key])
+    ours, theirs = (terms_of(run.facts, run.front.space, CONFIG) for run in (one, other))
+    for key in ours:
+        if ours[key] != theirs.get(key):
+            raise differ(key, one, ours[key], other, theirs.get(key))
     if one.front.space != other.front.space:
         raise UserError(
             f"model: {str(one.path)!r} and {str(other.path)!r} have other widths to choose from; "
@@ -130,8 +123,8 @@ def check_alike(one: Run, other: Run) -> None:
 
 def differ(key: str, one: Run, ours: Any, other: Run, theirs: Any) -> UserError:
     return UserError(
-        f"{key}: {str(one.path)!r} has {ours!r}, {str(other.path)!r} has {theirs!r}; "
-        "draw them apart"
+        f"{key}: {str(one.path)!r} has {in_words(ours)}, {str(other.path)!r} has "
+        f"{in_words(theirs)}; draw them apart"
     )
 
 

@@ -23,24 +23,44 @@ LAYERS = "layer, from the input on; those that share a width are one"
 
 
 def draw_widths(panels: Sequence[Panel], shares: Sequence[float] = SHARES) -> Drawn:
-    """A column for each network, a row for each budget. The first seed that both have is shown."""
+    """A column for each network, a row for each budget. The first seed that both have is shown.
+
+    Budgets that buy the same children are one row: its title names all of them.
+    """
+    pairs = [pair_of(panel) for panel in panels]
+    columns = [rows_of(panel, fronts, shares) for panel, (fronts, _) in zip(panels, pairs)]
+    most = max(map(len, columns))
     figure = new_figure(5.2 * max(len(panels), 1.4))
-    figure.set_figheight(1.9 * len(shares) + 0.8)
-    places = figure.subplots(len(shares), len(panels), squeeze=False)
-    records = []
-    for column, panel in enumerate(panels):
-        fronts, seed = pair_of(panel)
-        rows = [budget_row(panel, fronts, share) for share in shares]
-        for row, record in enumerate(rows):
-            axes = places[row, column]
+    figure.set_figheight(1.9 * most + 0.8)
+    places = figure.subplots(most, len(panels), squeeze=False)
+    for column, (panel, rows) in enumerate(zip(panels, columns)):
+        for axes, record in zip(places[:, column], rows):
             draw_row(axes, record)
             axes.set_ylabel("width multiplier" if column == 0 else "", color=GREY)
-            axes.set_xlabel(LAYERS if row == len(rows) - 1 else "", color=GREY)
-            if row == 0:
-                heading(axes, panel.title)
-        records.append({"title": panel.title, "seed": seed, "budgets": rows})
+        for axes in places[len(rows) :, column]:
+            axes.remove()
+        heading(places[0, column], panel.title)
+        places[len(rows) - 1, column].set_xlabel(LAYERS, color=GREY)
     shared_legend(figure, [places[0, 0]])
+    records = [
+        {"title": panel.title, "seed": seed, "budgets": rows}
+        for panel, rows, (_, seed) in zip(panels, columns, pairs)
+    ]
     return figure, {"panels": records}
+
+
+def rows_of(
+    panel: Panel, fronts: dict[str, Front], shares: Sequence[float]
+) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for share in shares:
+        row = budget_row(panel, fronts, share)
+        same = next((known for known in rows if known["children"] == row["children"]), None)
+        if same is None:
+            rows.append(row)
+        else:
+            same["shares"].append(share)
+    return rows
 
 
 def pair_of(panel: Panel) -> tuple[dict[str, Front], int]:
@@ -69,7 +89,7 @@ def budget_row(panel: Panel, fronts: dict[str, Front], share: float) -> dict[str
         for name in (measure, key)
     }
     return {
-        "share": share,
+        "shares": [share],
         "budget": budget,
         "measure": measure,
         "cost": key,
@@ -107,7 +127,8 @@ def multipliers(point: Point) -> list[float]:
 
 
 def title_of_row(record: dict[str, Any]) -> str:
-    """Error -4.2 % (35.4 %), macs +0.3 % (84.1M)"""
+    """At 30 %: error -4.2 % (35.4 %), MACs +0.3 % (84.1M)"""
+    shares = " and ".join(f"{100 * share:g}" for share in record["shares"])
     measure, key = record["measure"], record["cost"]
     ours = record["children"][OURS]
     value = f"{ours['value']:.1f} %" if measure in ERRORS else f"{ours['value']:.3f}"
@@ -115,7 +136,7 @@ def title_of_row(record: dict[str, Any]) -> str:
     cost = {"macs": "MACs", "latency_ms": "latency"}.get(key, key)
     change = record["relative_difference"]
     return (
-        f"{name} {signed(change[measure])} ({value}), "
+        f"at {shares} %: {name} {signed(change[measure])} ({value}), "
         f"{cost} {signed(change[key])} ({format_size(key, ours['cost'])})"
     )
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from joslim.errors import UserError
-from joslim.front import ERRORS, Front, bought
+from joslim.front import ERRORS, Front, best_so_far, bought
 from joslim.reports.figures import (
     COLOURS,
     DARK,
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 BUDGETS = 200
-MARKED = 25  # budgets from one marker of a line to the next
 MOST_ACROSS = 3
 
 # label -> the fronts of its seeds
@@ -99,43 +98,42 @@ def draw_bands(axes: Axes, fronts: Fronts, cost: str | None = None) -> None:
     budgets = budgets_of(everyone, key)
     dress_axes(axes, key, measure, (budgets[0], budgets[-1]))
     looks = looks_of(fronts)
-    for place, (label, seeds) in enumerate(fronts.items()):
-        curves = np.array([curve(front, budgets, key, measure) for front in seeds])
+    for label, seeds in fronts.items():
         words = label_of(label, seeds, measure if cost is None else "")
-        # Markers of two lines that lie on each other should not.
-        first = place * MARKED // len(fronts)
-        draw_band(axes, budgets, curves, looks[label], words, first)
+        draw_line(axes, seeds, budgets, (key, measure), looks[label], words)
     if any(len(seeds) > 1 for seeds in fronts.values()):
         axes.set_ylabel(f"{axes.get_ylabel()}, mean ± deviation over seeds")
     add_legend(axes)
 
 
-def draw_band(
-    axes: Axes, budgets: NDArray[Any], curves: NDArray[Any], look: Look, words: str, first: int
+def draw_line(
+    axes: Axes,
+    fronts: Sequence[Front],
+    budgets: NDArray[Any],
+    axis: tuple[str, str],
+    look: Look,
+    words: str,
 ) -> None:
-    """[n] budgets, [seeds, n] errors. A band takes two seeds."""
-    mean = curves.mean(axis=0)
-    if len(curves) > 1:
-        spread = curves.std(axis=0, ddof=1)
-        low, high = mean - spread, mean + spread
-        axes.fill_between(
-            budgets, low, high, step="post", color=look.colour, alpha=0.16, lw=0, zorder=1
-        )
-    axes.plot(
-        budgets,
-        mean,
-        drawstyle="steps-post",
-        color=look.colour,
-        ls=look.line,
-        lw=1.8,
-        marker=look.marker,
-        markevery=(first, MARKED),
-        ms=6,
-        mec="white",
-        mew=0.8,
-        label=words,
-        zorder=3,
+    """Of one run its children, with a mark for each; of several the mean, and a band around it.
+
+    axis: the cost and the error. A mean over seeds is no child, and so it has no marks.
+    """
+    style: dict[str, Any] = {"drawstyle": "steps-post", "color": look.colour, "ls": look.line}
+    style |= {"lw": 1.8, "label": words, "zorder": 3}
+    if len(fronts) == 1:
+        costs, errors = bought_children(fronts[0], *axis)
+        end = max(budgets[-1], costs[-1])
+        marks = {"marker": look.marker, "markevery": [*range(len(costs))], "ms": 6}
+        style |= {**marks, "mec": "white", "mew": 0.8}
+        axes.plot([*costs, end], [*errors, errors[-1]], **style)
+        return
+    curves = np.array([curve(front, budgets, *axis) for front in fronts])
+    mean, spread = curves.mean(axis=0), curves.std(axis=0, ddof=1)
+    low, high = mean - spread, mean + spread
+    axes.fill_between(
+        budgets, low, high, step="post", color=look.colour, alpha=0.16, lw=0, zorder=1
     )
+    axes.plot(budgets, mean, **style)
 
 
 def add_legend(axes: Axes) -> None:
@@ -193,6 +191,14 @@ def curve(
     children = sorted(front, key=lambda point: point.costs[cost])
     costs, losses = [p.costs[cost] for p in children], [p.train_loss for p in children]
     return bought(costs, losses, [getattr(p, measure) for p in children], budgets)
+
+
+def bought_children(front: Front, cost: str, measure: str) -> tuple[list[float], list[float]]:
+    """Costs and errors of the children that some budget buys, by rising cost."""
+    children = sorted(front, key=lambda point: point.costs[cost])
+    best = best_so_far([point.train_loss for point in children])
+    chosen = [children[at] for at in dict.fromkeys(best)]
+    return [p.costs[cost] for p in chosen], [getattr(p, measure) for p in chosen]
 
 
 def checked_fronts(fronts: Fronts) -> list[Front]:

@@ -75,9 +75,16 @@ def draw_run(
 
 
 def draw_allocation(
-    curve: Sequence[Allocation], chosen: Allocation, names: Sequence[str], path: str | Path
+    curve: Sequence[Allocation],
+    chosen: Allocation,
+    names: Sequence[str],
+    path: str | Path,
+    budget: float | None = None,
 ) -> None:
-    """On the left the total error for each budget; on the right what each network gets of it."""
+    """On the left the total error for each budget; on the right what each network gets of it.
+
+    budget: what there is to spend; the dotted line is what the chosen children take of it.
+    """
     figure = new_figure(11)
     left, right = figure.subplots(1, 2)
     (cost,), measure = curve[0].costs, curve[0].measure
@@ -98,7 +105,28 @@ def draw_allocation(
     for text in right.legend(frameon=False, labelcolor=DARK, fontsize=9).get_texts():
         text.set_parse_math(False)
     put_title(right, "Each of them")
+    if budget is not None and budget <= budgets[-1]:  # else it is beyond the picture
+        mark_budget(left, cost, budget)
+        mark_budget(right, cost, budget)
     save(figure, path)
+
+
+def mark_budget(axes: Axes, cost: str, budget: float) -> None:
+    """A line with its name, on the side where there is more room."""
+    axes.axvline(budget, color=DARK, lw=1.2)
+    middle = axes.transData.inverted().transform(axes.transAxes.transform((0.5, 0.5)))[0]
+    axes.annotate(
+        f"budget {tick(cost, budget)}",
+        (budget, 1.0),
+        xycoords=("data", "axes fraction"),
+        xytext=(-4, -3) if budget > middle else (4, -3),
+        textcoords="offset points",
+        ha="right" if budget > middle else "left",
+        va="top",
+        color=DARK,
+        fontsize=9,
+        bbox={"fc": "white", "ec": "none", "pad": 1},
+    )
 
 
 def draw_fronts(axes: Axes, fronts: Mapping[str, Front]) -> None:

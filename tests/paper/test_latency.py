@@ -28,7 +28,9 @@ def device_file(finished: Run, tmp_path_factory: pytest.TempPathFactory) -> Path
     import numpy as np
 
     net = load(finished.path).net
-    chosen = with_both_ends(net, 10, np.random.default_rng(0))
+    front = {point.widths for point in finished.front}
+    some = with_both_ends(net, 12, np.random.default_rng(0))
+    chosen = [child for child in some if child not in front]
     path = tmp_path_factory.mktemp("device") / "device.json"
     measure_device(net, chosen, Setting(threads=1, batch=3), repeats=1).write(path)
     return path

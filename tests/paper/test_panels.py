@@ -89,7 +89,9 @@ def test_other_terms(made: Made, change: dict[str, Any]) -> None:
     assert "draw them apart" in said
 
 
-@pytest.mark.parametrize("change", [{"every": 9}, {"preset": "paper"}, {"threads": 1}])
+@pytest.mark.parametrize(
+    "change", [{"every": 9}, {"preset": "paper"}, {"threads": 1}, {"low": 0.2}, {"log_every": 3}]
+)
 def test_what_may_differ(made: Made, change: dict[str, Any]) -> None:
     (panel,) = panels_of([made("a"), made("b", seed=1, **change)])
     assert len(panel.runs["joslim"]) == 2
@@ -97,7 +99,7 @@ def test_what_may_differ(made: Made, change: dict[str, Any]) -> None:
 
 def test_figures_of_one_network(made: Made) -> None:
     panels = panels_of([made("a"), made("b", data="cifar10")])
-    with pytest.raises(UserError, match=r"data: .*b' has 'cifar10', .*a' has 'cifar100'"):
+    with pytest.raises(UserError, match=r"data: .*b' has cifar10, .*a' has cifar100;"):
         only_one(panels)
     assert only_one(panels[:1]) is panels[0]
 

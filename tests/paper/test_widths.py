@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from joslim.errors import UserError
+from joslim.front import Front
 from joslim.paper.panels import Panel, panels_of
 from joslim.paper.widths import draw_widths, signed, title_of_row
 from joslim.runs.run import Run
@@ -39,7 +40,7 @@ def test_differences_are_relative_to_slim(panels: list[Panel]) -> None:
     (row,) = numbers["panels"][0]["budgets"]
     assert row["relative_difference"]["test_error"] == pytest.approx(100 * -4 / 35)
     assert row["relative_difference"]["macs"] == 0
-    assert title_of_row(row) == "error −11.4 % (31.0 %), MACs +0.0 % (50.0M)"  # noqa: RUF001
+    assert title_of_row(row) == "at 50 %: error −11.4 % (31.0 %), MACs +0.0 % (50.0M)"  # noqa: RUF001
 
 
 def test_a_column_for_each_network_and_a_row_for_each_budget(made: Made) -> None:
@@ -53,6 +54,26 @@ def test_a_column_for_each_network_and_a_row_for_each_budget(made: Made) -> None
     for axes in figure.axes:
         assert [line.get_label() for line in axes.get_lines()] == ["Slim", "Joslim"]
         assert all(len(line.get_xdata()) == 4 for line in axes.get_lines())  # type: ignore[arg-type]
+
+
+def test_budgets_that_buy_the_same_children_are_one_row(panels: list[Panel]) -> None:
+    """Children lie 10 % of the full cost apart."""
+    figure, numbers = draw_widths(panels, [0.35, 0.38, 0.5, 0.55])
+    rows = numbers["panels"][0]["budgets"]
+    assert [row["shares"] for row in rows] == [[0.35, 0.38], [0.5, 0.55]]
+    assert len(figure.axes) == 2
+    assert title_of_row(rows[1]).startswith("at 50 and 55 %: error ")
+
+
+def test_networks_with_fewer_rows_leave_their_places_empty(made: Made) -> None:
+    fine = made("any").front
+    coarse = Front([fine[0], fine[-1]], fine.cost, fine.span)
+    runs = [made(f"{m} fine", model="resnet32", method=m) for m in ("slim", "joslim")]
+    runs += [made(f"{m} coarse", method=m, front=coarse) for m in ("slim", "joslim")]
+    figure, numbers = draw_widths(panels_of(runs))
+    assert [len(panel["budgets"]) for panel in numbers["panels"]] == [1, 3]
+    assert len(figure.axes) == 4
+    assert [axes.get_xlabel() != "" for axes in figure.axes].count(True) == 2
 
 
 def test_a_budget_below_the_smallest_child_shows_that_child(panels: list[Panel]) -> None:

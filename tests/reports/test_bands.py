@@ -16,6 +16,7 @@ from joslim.methods import METHODS
 from joslim.reports.bands import (
     LOOKS,
     OTHERS,
+    bought_children,
     budgets_of,
     curve,
     draw_bands,
@@ -166,6 +167,41 @@ def test_colour_marker_and_line_are_drawn() -> None:
         (LOOKS["slim"], LOOKS["joslim"]),
     ):
         assert (line.get_color(), line.get_marker()) == (look.colour, look.marker)
+
+
+def marks_of(line: Any) -> list[tuple[float, float]]:
+    if line.get_marker() in ("None", None):
+        return []
+    return [*zip(line.get_xdata()[line.get_markevery()], line.get_ydata()[line.get_markevery()])]
+
+
+def test_marks_are_children_and_a_mean_has_none() -> None:
+    one, several = axes_of({"slim": [made()], "joslim": [made(1), made(3)]}).get_lines()
+    assert marks_of(one) == [(point.costs["macs"], point.test_error) for point in made()]
+    assert marks_of(several) == []
+    # The line of one run is what its budgets buy, up to the end of the axis.
+    budgets = np.array(one.get_xdata())
+    assert list(one.get_ydata()) == list(curve(made(), budgets))
+    assert budgets[-1] == SPAN[1]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 40), st.sampled_from([1.0, 2.0, 3.0]), st.floats(0, 100)),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_the_children_that_are_marked_are_those_that_some_budget_buys(children: list[Any]) -> None:
+    points = [
+        Point(SPACE.full, {"macs": macs, "params": 9, "memory": 9}, loss, test_error=error)
+        for macs, loss, error in children
+    ]
+    front = Front(points, "macs", (1, 40))
+    budgets = range(int(front[0].costs["macs"]), 41)
+    picked = {id(point): point for point in (front.pick(macs=most) for most in budgets)}
+    expected = [(point.costs["macs"], point.test_error) for point in picked.values()]
+    assert [*zip(*bought_children(front, "macs", "test_error"))] == expected
 
 
 def test_the_words_of_the_legend(tmp_path: Path) -> None:

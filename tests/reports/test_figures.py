@@ -230,3 +230,13 @@ def test_an_allocation_and_its_curve(count: int, tmp_path: Path) -> None:
     told = words(path)
     assert {"All 3 networks together", "total weighted validation error"} <= set(told)
     assert {"1  _signs", "2  $x", "3  _signs"} <= set(told)
+    assert "budget 16 ms" not in told
+
+
+@pytest.mark.parametrize(("budget", "marks"), [(16, 2), (1e9, 0)])
+def test_the_budget_of_an_allocation(budget: float, marks: int, tmp_path: Path) -> None:
+    """In both halves; one that is beyond the picture is not in it."""
+    fronts, path = [made(6), made(6, shift=5), made(6)], tmp_path / "a.svg"
+    chosen = allocate(fronts, latency_ms=budget)
+    draw_allocation(curve(fronts, "latency_ms"), chosen, ["a", "b", "c"], path, budget)
+    assert len([word for word in words(path) if word.startswith("budget")]) == marks

@@ -11,18 +11,26 @@ function showPick() {
       ? row.setAttribute("aria-current", "true")
       : row.removeAttribute("aria-current"),
   );
-  const [low, high] = budgetEnds(front, view.cost);
   byId("slider").setAttribute(
     "aria-valuetext",
     view.child
       ? `${formatSize(view.cost, view.budget)}: child ${position + 1}, ${formatMeasure(view.measure, view.child[view.measure])}`
       : `${formatSize(view.cost, view.budget)}: no child`,
   );
-  byId("budget-words").textContent =
-    `${formatSize(view.cost, view.budget)}. The cheapest child costs ${formatSize(view.cost, low)}, ${view.cost === front.key ? "the full network" : "the dearest"} ${formatSize(view.cost, high)}.`;
+  sayOfBudget(`${formatSize(view.cost, view.budget)}.`);
   byId("pick-card").classList.toggle("empty", !view.child);
   if (view.child) showChild(front, view.child, position);
-  else showNothing(low);
+  else showNothing(budgetEnds(front, view.cost)[0]);
+}
+
+// Beside the input, with what can be typed there.
+function sayOfBudget(words, wrong = false) {
+  const { front } = view.story;
+  const [low, high] = budgetEnds(front, view.cost);
+  byId("budget-words").textContent =
+    `${words} The cheapest child costs ${formatSize(view.cost, low)}, ${view.cost === front.key ? "the full network" : "the dearest"} ${formatSize(view.cost, high)}.`;
+  byId("budget-words").classList.toggle("wrong", wrong);
+  byId("budget").setAttribute("aria-invalid", String(wrong));
 }
 
 function showChild(front, child, position) {
@@ -49,6 +57,7 @@ function showChild(front, child, position) {
     ...front.dims.map((dim, at) => channelBar(dim, child.counts[at])),
   );
   putCommand(front.judged ? exportCommand(child) : "Once the training has ended.");
+  byId("command-words").hidden = !(front.judged && view.story.export.unnamed);
   byId("copy").disabled = !front.judged;
 }
 
@@ -58,6 +67,7 @@ function showNothing(low) {
   byId("child-next").textContent = `Type ${low} or more: so much does the cheapest child cost.`;
   byId("channels").replaceChildren();
   putCommand("");
+  byId("command-words").hidden = true;
   byId("copy").disabled = true;
 }
 
@@ -172,6 +182,11 @@ function listenToBudget() {
   byId("budget").addEventListener("input", () => {
     const typed = Number(byId("budget").value);
     if (typed > 0 && Number.isFinite(typed)) setBudget(typed, "number");
+    else
+      sayOfBudget(
+        `Type a number above 0, such as ${defaultBudget()}; shown is ${formatSize(view.cost, view.budget)}.`,
+        true,
+      );
   });
   byId("cost").addEventListener("change", () => {
     // The same child, seen by another cost.
@@ -190,8 +205,10 @@ function listenToBudget() {
   byId("copy").addEventListener("click", copyCommand);
 }
 
+// What the child in the middle costs, of those that some budget buys.
 function defaultBudget() {
-  return budgetAt(500);
+  const bought = buyable(view.story.front.children, view.cost);
+  return bought[Math.floor(bought.length / 2)].costs[view.cost];
 }
 
 async function copyCommand() {

@@ -142,7 +142,7 @@ function putLabels(plot, labels, box) {
   let above = box.bottom + 12;
   for (const { words, look, x, y } of [...labels].sort((a, b) => b.y - a.y)) {
     above = Math.min(y, above - 16);
-    plot.append(drawn("text", { class: `label c${look % LOOKS}`, x, y: above }, shortened(words)));
+    plot.append(drawn("text", { class: `label c${look % LOOKS}`, x, y: above }, words));
   }
 }
 

@@ -4,13 +4,13 @@ function showBoards() {
   const place = byId("compare");
   place.hidden = DATA.runs.length < 2;
   if (place.hidden) return;
-  const unfinished = DATA.runs.filter((story) => !story.front.judged);
+  const unfinished = DATA.runs.filter((story) => story.status.state !== "finished");
   const notes = [];
   if (DATA.boards.length > 1)
     notes.push("Runs of different data or cost cannot be compared: they are drawn apart.");
   if (unfinished.length)
     notes.push(
-      `Still training, and not compared: ${unfinished.map((story) => story.name).join(", ")}.`,
+      `Not finished, and not compared: ${unfinished.map((story) => story.name).join(", ")}.`,
     );
   place.append(...notes.map((note) => element("p", { class: "banner" }, note)));
   DATA.boards.forEach((board, at) => {
@@ -22,7 +22,10 @@ function showBoards() {
 
 function boardCard(board, at) {
   const many = DATA.boards.length > 1;
-  const title = many ? `Fronts on ${board.data}, by ${costName(board.key)}` : "Fronts side by side";
+  const apart = board.difference ? ` (${board.difference})` : "";
+  const title = many
+    ? `Fronts on ${board.data}${apart}, by ${costName(board.key)}`
+    : "Fronts side by side";
   const bands = board.groups.some((group) => group.band);
   return element(
     "article",
@@ -54,7 +57,7 @@ function legendOf(board, at) {
         drawBoard(here, board),
       );
     });
-    return element("label", {}, box, swatch(look), groupWords(group));
+    return element("label", {}, box, swatch(look, !group.band), groupWords(group));
   });
   return element(
     "div",
@@ -66,7 +69,7 @@ function legendOf(board, at) {
 const groupWords = (group) =>
   group.runs.length > 1 ? `${group.name} (${group.runs.length} seeds)` : group.name;
 
-function swatch(look) {
+function swatch(look, marked) {
   return drawn(
     "svg",
     { class: "swatch", viewBox: "0 0 34 14", "aria-hidden": "true" },
@@ -75,7 +78,9 @@ function swatch(look) {
       d: "M1 7H33",
       "stroke-dasharray": DASHES[look % LOOKS],
     }),
-    marker(look, 4, { class: `mark c${look % LOOKS}`, transform: "translate(17 7)" }),
+    ...(marked
+      ? [marker(look, 4, { class: `mark c${look % LOOKS}`, transform: "translate(17 7)" })]
+      : []),
   );
 }
 
@@ -97,7 +102,7 @@ function boardTable(board) {
       spreadWords(group.area, percent),
       spreadWords(group.hypervolume, (value) => fixed(value, 4)),
       spreadWords(group.children, (value) => String(Number(value.toFixed(1)))),
-      spreadWords(group.seconds, duration),
+      spreadWords(group.seconds, (value) => duration(Math.round(10 * value) / 10)),
     ]),
   );
 }
@@ -127,10 +132,9 @@ function drawBoard(place, board) {
     air: 0.1,
     mayBend: false,
   });
-  const { plot, sx, sy, box } = frame(place, x, y);
+  const { plot, sx, sy } = frame(place, x, y);
   const end = Math.max(...board.span, ends(costs)[1]);
   const readings = [];
-  const labels = [];
   for (const { group, look, curve } of shown) {
     if (group.hidden) continue;
     const colour = `c${look % LOOKS}`;
@@ -143,8 +147,8 @@ function drawBoard(place, board) {
         "stroke-dasharray": DASHES[look % LOOKS],
       }),
     );
-    const marked = group.band ? curve.filter((_, at) => at % 16 === 0) : curve;
-    for (const [cx, cy] of marked) {
+    // A mark is a child; a mean over seeds is none.
+    for (const [cx, cy] of group.band ? [] : curve) {
       plot.append(
         marker(look, 4, {
           class: `mark ${colour}`,
@@ -163,9 +167,7 @@ function drawBoard(place, board) {
         ],
       })),
     );
-    labels.push({ words: group.name, look, x: sx(curve[0][0]) + 4, y: sy(curve[0][1]) - 9 });
   }
-  putLabels(plot, labels, box);
   return readings.sort((a, b) => a.x - b.x);
 }
 

@@ -163,7 +163,7 @@ function sharesOf(entries, words) {
 function showConfig() {
   const every = byId("all-settings").checked;
   const settings = Object.entries(view.story.config).filter(
-    ([, value]) => every || value !== "null",
+    ([, value]) => every || value !== null,
   );
   const rows = [
     ...settings,
@@ -175,7 +175,7 @@ function showConfig() {
   tableOf(
     byId("config-table"),
     ["setting", "value"],
-    rows.map(([name, value]) => [name, value === "null" ? "–" : value]),
+    rows.map(([name, value]) => [name, value ?? "–"]),
   );
 }
 

@@ -16,10 +16,15 @@ from numpy.typing import NDArray
 from joslim.front import bought
 
 Story = Mapping[str, Any]
+Board = Mapping[str, Any]
 
 # Costs that differ by more than this are drawn on a logarithmic scale, as in the pictures.
 WIDE = 20.0
 PLACES = 160
+# Names that speak for themselves; a number needs its own name beside it.
+FIRST = ("method", "model")
+# Settings that change what the data of a name hold.
+OF_DATA = ("size", "val")
 
 
 def boards_of(stories: Sequence[Story]) -> list[dict[str, Any]]:
@@ -31,7 +36,19 @@ def boards_of(stories: Sequence[Story]) -> list[dict[str, Any]]:
     for at, story in enumerate(stories):
         if story["front"]["judged"]:
             places.setdefault((story["identity"], story["front"]["key"]), []).append(at)
-    return [board_of(stories, runs) for runs in places.values()]
+    boards = [board_of(stories, runs) for runs in places.values()]
+    return [{**board, "difference": difference(stories, board, boards)} for board in boards]
+
+
+def difference(stories: Sequence[Story], board: Board, boards: Sequence[Board]) -> str:
+    """What tells a board from others of the same name and cost; nothing if there are none."""
+    alike = [b for b in boards if (b["data"], b["key"]) == (board["data"], board["key"])]
+    if len(alike) == 1:
+        return ""
+    texts = [
+        ", ".join(term(stories[b["groups"][0]["runs"][0]], key) for key in OF_DATA) for b in alike
+    ]
+    return texts[alike.index(board)] if len({*texts}) == len(texts) else board["identity"]
 
 
 def board_of(stories: Sequence[Story], runs: Sequence[int]) -> dict[str, Any]:
@@ -76,17 +93,15 @@ def labels(stories: Sequence[Story]) -> list[str]:
         return [stories[0]["method"]]
     keys = dict.fromkeys(key for story in stories for key in story["terms"])
     differing = [key for key in keys if len({story["terms"].get(key) for story in stories}) > 1]
-    # The method is a name that speaks for itself; a number needs its own name beside it.
-    first = ("method", "model")
-    differing.sort(key=lambda key: first.index(key) if key in first else len(first))
-    texts = [
-        ", ".join(
-            story["terms"].get(key, "-") if key in first else f"{key} {story['terms'].get(key)}"
-            for key in differing[:3]
-        )
-        for story in stories
-    ]
+    differing.sort(key=lambda key: FIRST.index(key) if key in FIRST else len(FIRST))
+    texts = [", ".join(term(story, key) for key in differing[:3]) for story in stories]
     return texts if len(set(texts)) == len(texts) else [story["name"] for story in stories]
+
+
+def term(story: Story, key: str) -> str:
+    """What was not set is the default of something else."""
+    value = story["terms"].get(key) or "default"
+    return value if key in FIRST else f"{key} {value}"
 
 
 def group_of(

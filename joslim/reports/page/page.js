@@ -67,16 +67,19 @@ function showHead() {
 }
 
 function showTraining() {
-  const going = DATA.runs.filter((story) => !story.status.finished);
-  byId("training").hidden = going.length === 0;
+  const open = DATA.runs.filter((story) => story.status.state !== "finished");
+  byId("training").hidden = open.length === 0;
   byId("training").textContent =
-    going
-      .map(
-        ({ name, status }) =>
-          `${DATA.runs.length > 1 ? `${name}: ` : ""}training: step ${formatCount(status.step)}${status.total ? ` of ${formatCount(status.total)}` : ""}`,
-      )
+    open
+      .map((story) => `${DATA.runs.length > 1 ? `${story.name}: ` : ""}${statusWords(story.status)}`)
       .join("; ") +
     (DATA.refresh ? `. This page reads itself again every ${DATA.refresh} seconds.` : ".");
+}
+
+function statusWords({ state, step, total }) {
+  const place = `step ${formatCount(step)}${total ? ` of ${formatCount(total)}` : ""}`;
+  if (state === "stopped") return `stopped at ${place}; joslim resume goes on with it`;
+  return DATA.refresh ? `training: ${place}` : `training: ${place} when this page was written`;
 }
 
 // The address: #run=0&cost=macs&measure=test_error&budget=20000

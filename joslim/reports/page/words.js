@@ -86,9 +86,6 @@ function spreadWords(spread, words) {
   return spread[1] === null ? words(spread[0]) : `${words(spread[0])} ± ${words(spread[1])}`;
 }
 
-// For a place in a chart; the legend and the table have it in full.
-const shortened = (words) => (words.length > 24 ? `${words.slice(0, 23)}…` : words);
-
 const byId = (id) => document.getElementById(id);
 
 function element(tag, attributes = {}, ...children) {

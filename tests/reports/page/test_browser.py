@@ -1,6 +1,7 @@
 """The page in a real browser: what it shows is what Python says, by hand, eye and keyboard."""
 
 import json
+import re
 import shlex
 import shutil
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import pytest
 from joslim.front import Front, Point
 from joslim.reports.page.filling import page_of
 from joslim.reports.tables import format_size
+from joslim.runs.folder import RunFolder
 from joslim.runs.report import report
 from joslim.runs.story import story_of
 
@@ -155,6 +157,7 @@ def test_a_budget_that_nothing_fits(browser: Any, run: Path) -> None:
     shown, fitting = typed(browser, "macs", cheapest - 1, cheapest)
     assert (shown["title"], shown["channels"], shown["command"]) == ("No child fits", [], "")
     assert fitting["title"] == "Child 1 of 40"
+    field = browser.find_element("id", "budget")
     for nonsense in ("", "-3", "0"):
         script = """
         const input = document.getElementById("budget");
@@ -162,8 +165,21 @@ def test_a_budget_that_nothing_fits(browser: Any, run: Path) -> None:
         input.dispatchEvent(new Event("input"));"""
         browser.execute_script(script, nonsense)
         assert texts(browser, "child-title") == ["Child 1 of 40"]
+        assert "Type a number above 0, such as " in texts(browser, "budget-words")[0]
+        assert field.get_attribute("aria-invalid") == "true"
+    typed(browser, "macs", cheapest)
+    assert "Type a number" not in texts(browser, "budget-words")[0]
+    assert field.get_attribute("aria-invalid") == "false"
     typed(browser, "macs", 1.5)
     assert f"Type {cheapest} or more" in texts(browser, "child-next")[0]
+
+
+def test_it_opens_on_a_child_in_the_middle(browser: Any, run: Path) -> None:
+    opened(browser, run / "report.html")
+    front = Front.read(run)
+    bought = {front.pick(macs=point.costs["macs"]).costs["macs"]: None for point in front}
+    middle = sorted(bought)[len(bought) // 2]
+    assert browser.find_element("id", "budget").get_attribute("value") == str(middle)
 
 
 def test_the_slider_by_hand_and_by_key(browser: Any, run: Path) -> None:
@@ -323,9 +339,14 @@ def test_names_that_attack_are_shown(browser: Any, make_run: MakeRun, tmp_path: 
 def test_several_runs(browser: Any, make_run: MakeRun, tmp_path: Path) -> None:
     runs = [make_run(tmp_path / f"seed{seed}", seed=seed) for seed in range(3)]
     runs += [make_run(tmp_path / "slim", method="slim")]
-    runs += [make_run(tmp_path / "elsewhere", identity="cifar10", data="cifar10")]
+    runs += [make_run(tmp_path / "elsewhere", identity="digits 3x16x16", size=16)]
     opened(browser, report(runs, tmp_path / "page.html"))
     assert "drawn apart" in texts(browser, "compare")[0]
+    headings = "return [...document.querySelectorAll('#compare h2')].map(h => h.textContent)"
+    assert browser.execute_script(headings) == [
+        "Fronts on digits (size default, val 0.1), by multiply-adds",
+        "Fronts on digits (size 16, val 0.1), by multiply-adds",
+    ]
     rows = browser.execute_script(
         "return [...document.querySelectorAll('#compare table')].map(table => "
         "[...table.tBodies[0].rows].map(row => [...row.cells].map(cell => cell.textContent)))"
@@ -336,6 +357,9 @@ def test_several_runs(browser: Any, make_run: MakeRun, tmp_path: Path) -> None:
     assert rows[0][0][1:3] == ["0, 1, 2", told]
     shown = "return document.querySelectorAll('#board-0 .line').length"
     assert browser.execute_script(shown) == 2
+    # A mean over seeds is no child: marks are those of the one run of slim.
+    marks = "return [...document.querySelectorAll('#board-0 .mark')].map(m => m.classList[1])"
+    assert {*browser.execute_script(marks)} == {"c1"}
     browser.find_element("css selector", ".legend input").click()
     assert browser.execute_script(shown) == 1
     browser.find_element("id", "run").send_keys("slim")
@@ -348,11 +372,36 @@ def test_a_run_that_still_trains(browser: Any, make_run: MakeRun, tmp_path: Path
     config = json.loads((folder / "config.json").read_text())
     config["config"]["steps"] = 3000
     (folder / "config.json").write_text(json.dumps(config))
-    opened(browser, report(folder))
-    assert texts(browser, "training") == ["training: step 120 of 3,000."]
+    with RunFolder(folder).locked():
+        opened(browser, report(folder))
+    words = "training: step 120 of 3,000 when this page was written."
+    assert texts(browser, "training") == [words]
     assert "Not judged yet" in texts(browser, "front-note")[0]
     assert texts(browser, "command") == ["Once the training has ended."]
     assert not browser.find_element("id", "copy").is_enabled()
+    opened(browser, report(folder))
+    assert texts(browser, "training") == [
+        "stopped at step 120 of 3,000; joslim resume goes on with it."
+    ]
+
+
+def test_a_network_that_was_an_object(browser: Any, make_run: MakeRun, tmp_path: Path) -> None:
+    """Only its owner knows how to name it; the page says so in words."""
+    opened(browser, report(make_run(tmp_path / "own", model="<Net>")))
+    assert "--model" not in texts(browser, "command")[0]
+    assert "The network is your own" in browser.find_element("id", "command-words").text
+    opened(browser, report(make_run(tmp_path / "named", model="nets:digits")))
+    assert texts(browser, "command")[0].endswith(" --model nets:digits")
+    assert not browser.find_element("id", "command-words").is_displayed()
+
+
+def test_nothing_reads_none_or_null(browser: Any, make_run: MakeRun, tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / "a"), make_run(tmp_path / "b", searcher="mobo-rs")]
+    opened(browser, report(runs, tmp_path / "page.html"))
+    browser.find_element("id", "all-settings").click()
+    body = browser.find_element("tag name", "main").text
+    assert "searcher default" in body
+    assert not re.search(r"\b(None|null|undefined|NaN)\b", body)
 
 
 def test_a_page_that_reads_itself_again_keeps_the_place(

@@ -94,7 +94,7 @@ def test_a_run_under_way_is_not_compared(make_run: MakeRun, tmp_path: Path) -> N
             ["joslim, low 0.1", "slim, low 0.2"],
         ),
         ([{"model": "resnet8"}, {"model": "resnet20"}], ["resnet8", "resnet20"]),
-        ([{"low": "0.1"}, {}], ["low 0.1", "low None"]),
+        ([{"searcher": "mobo-rs"}, {"searcher": None}], ["searcher mobo-rs", "searcher default"]),
         ([{"low": "0.1"}, {"low": "0.1"}], ["run 0", "run 1"]),
     ],
 )
@@ -104,6 +104,27 @@ def test_groups_are_named_by_what_differs(settings: list[Any], names: list[str])
         for at, terms in enumerate(settings)
     ]
     assert labels(stories) == names
+
+
+def test_low_left_out_and_the_same_low_typed_are_repetitions(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    one, two = make_run(tmp_path / "a", low=None), make_run(tmp_path / "b", low=0.125, seed=1)
+    ((group,),) = [board["groups"] for board in boards(one, two)]
+    assert group["runs"] == [0, 1]
+    assert story_of(one)["config"]["low"] == "0.125"
+
+
+def test_boards_of_one_name_say_what_differs(make_run: MakeRun, tmp_path: Path) -> None:
+    digits = [make_run(tmp_path / "a"), make_run(tmp_path / "b", identity="other", val=0.2)]
+    assert [board["difference"] for board in boards(*digits)] == [
+        "size default, val 0.1",
+        "size default, val 0.2",
+    ]
+    assert [board["difference"] for board in boards(digits[0])] == [""]
+    third = make_run(tmp_path / "c", identity="a third")
+    named = [board["difference"] for board in boards(*digits, third)]
+    assert named == ["digits 3x8x8", "other", "a third"]
 
 
 def test_what_a_budget_buys_is_what_pick_chooses(make_run: MakeRun, tmp_path: Path) -> None:
