@@ -43,6 +43,8 @@ from joslim.widths import Widths
 
 # Children that a whole training visits, unless K is given (the paper's choice).
 CHILDREN = 1000
+# What a state was of before there were these settings.
+BEFORE = {"label_share": 0.0, "replay": 0.0, "full_weight": 1.0, "full_first": 0.0}
 # A state that has made more is broken.
 MOST_STEPS = 10**12
 # Batches that are kept of a `scoring` that can only be iterated over.
@@ -58,9 +60,11 @@ class Slimming:
     round. every: steps between choices (K); by default so that 1000 children are visited.
     samples: widths besides the largest and the smallest (M). widths: the child of method `single`.
     distill: how children learn from the full network. label_share: how much of their loss is that
-    of the labels instead. replay: the share of the trained widths that is drawn at each step from
-    the front known so far, in place of those of the search. searcher: a Searcher, or the name of
-    one, which search_options change (beta, epsilon, ...).
+    of the labels instead. full_weight: how many times the gradient of the full network counts.
+    full_first: the share of the steps, at the beginning, in which it learns alone. replay: the
+    share of the trained widths that is drawn at each step from the front known so far, in place of
+    those of the search. searcher: a Searcher, or the name of one, which search_options change
+    (beta, epsilon, ...).
     rescore: children scored anew in a round, at most. seed: of everything random in here.
     """
 
@@ -77,6 +81,8 @@ class Slimming:
         widths: Widths | None = None,
         distill: str | Distillation = "soft",
         label_share: float = 0.0,
+        full_weight: float = 1.0,
+        full_first: float = 0.0,
         replay: float = 0.0,
         preset: str = "default",
         searcher: str | Searcher | None = None,
@@ -103,6 +109,8 @@ class Slimming:
         self.alone = widths
         self.distill = distillation(distill)
         self.label_share = checked_share("label_share", label_share)
+        self.full_weight = checked_weight("full_weight", full_weight)
+        self.full_first = checked_share("full_first", full_first)
         self.replay = checked_share("replay", replay)
         default = self.preset.searchers.get(self.name, ("random", {}))
         own_options = dict(self.preset.searchers.values())
@@ -111,8 +119,10 @@ class Slimming:
         at_least_one("rescore", self.rescore_budget)
         self.rng = np.random.default_rng(seed)
         self.scoring = as_sequence(scoring)
+        # The first step at which other widths than the full one are trained.
+        self.alone_until = round(self.full_first * total_steps) if self.method.sandwich else 0
         # As many as a whole training visits.
-        self.children = -(-total_steps // self.every) * samples
+        self.children = -(-(total_steps - self.alone_until) // self.every) * samples
         self.steps = 0
         # Passes forward and backward to learn, and forward only to score.
         self.passes = 0
@@ -180,6 +190,7 @@ class Slimming:
             self.distill,
             differentiate,
             self.label_share,
+            self.full_weight if self.method.sandwich else 1.0,
         )
         self.passes += len(self.widths)
         return self.losses[0]
@@ -191,6 +202,9 @@ class Slimming:
 
     def _choose(self) -> None:
         if self._drawn_at == self.steps:  # gradients are being accumulated
+            return
+        if self.steps < self.alone_until:
+            self.widths = [self.space.full]
             return
         same_round = self._chosen_at >= 0 and (
             self.method.in_rounds and self.steps // self.every == self._chosen_at // self.every
@@ -397,12 +411,14 @@ class Slimming:
             "every": self.every,
             "samples": self.samples,
             "label_share": self.label_share,
+            "full_weight": self.full_weight,
+            "full_first": self.full_first,
             "replay": self.replay,
             "searcher": type(self.searcher).__name__,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        settings = {"label_share": 0.0, "replay": 0.0, **state.get("settings", {})}
+        settings = {**BEFORE, **state.get("settings", {})}
         for field, mine in self._settings().items():
             if (theirs := settings.get(field)) != mine:
                 raise UserError(f"{field}: the state is of {theirs!r}, this is {mine!r}")
@@ -469,6 +485,13 @@ def checked_share(field: str, value: Any) -> float:
     if not 0 <= share <= 1:
         raise UserError(f"{field}: {value!r} is not a share from 0 to 1")
     return share
+
+
+def checked_weight(field: str, value: Any) -> float:
+    weight = json_number(value, field)
+    if weight <= 0:
+        raise UserError(f"{field}: {value!r} is not above 0")
+    return weight
 
 
 def default_every(total_steps: int, samples: int) -> int:

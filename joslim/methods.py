@@ -38,6 +38,8 @@ class Training(Protocol):
     rng: np.random.Generator
     steps: int
     total_steps: int
+    # The full network alone is trained until this step.
+    alone_until: int
     samples: int
     children: int
     alone: Widths | None
@@ -97,7 +99,8 @@ def random_widths(training: Training) -> list[Widths]:
 
 def widths_of_the_greedy_sequence(training: Training) -> list[Widths]:
     """AutoSlim: random widths at first; then greedy removal, whose sequence is trained."""
-    early = AUTOSLIM_EARLY * training.total_steps
+    alone = training.alone_until
+    early = alone + AUTOSLIM_EARLY * (training.total_steps - alone)
     if training.steps < early:
         return random_widths(training)
     sequence = scored_since(training.history, early) or remove_greedily(training)

@@ -152,6 +152,17 @@ def test_parts_of_a_batch_have_the_same_widths(digits: Data, method: str) -> Non
     assert seen[0] != seen[3]
 
 
+@pytest.mark.parametrize("method", ["joslim", "slim", "bignas", "autoslim"])
+def test_the_full_network_learns_alone_at_first(digits: Data, method: str) -> None:
+    slimming = slimming_of(digits, method=method, full_first=0.5)
+    trained = train(slimming, digits, 20)
+    full = slimming.space.full
+    assert all(widths == [full] for widths in trained[:10])
+    assert all(len(widths) > 1 for widths in trained[10:])
+    assert slimming.children == 3 * slimming.samples
+    assert all(visit.step >= 10 for visit in slimming.history.visits)
+
+
 def test_replayed_widths_are_those_of_the_front(digits: Data) -> None:
     slimming = slimming_of(digits, replay=1.0)
     fronts = []
@@ -505,6 +516,7 @@ def through_torch(state: Any) -> Any:
 
 VARIANTS = {method: {"method": method} for method in METHODS}
 VARIANTS["replayed"] = {"method": "joslim", "replay": 0.6, "label_share": 0.5}
+VARIANTS["full first"] = {"method": "joslim", "full_first": 0.4, "full_weight": 3.0}
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -667,6 +679,8 @@ def test_a_wrapped_network(digits: Data) -> None:
         ({"total_steps": 10.0}, "total_steps: 10.0 "),
         ({"rescore": 0}, "rescore: 0 "),
         ({"replay": 1.5}, "replay: 1.5 "),
+        ({"full_first": -0.5}, "full_first: -0.5 "),
+        ({"full_weight": 0}, "full_weight: 0 "),
         ({"label_share": "all"}, "label_share: 'all' "),
         ({"method": "joslym"}, "method: .*'joslym'.*joslim"),
         ({"preset": "best"}, "preset: .*'best'.*default, paper"),

@@ -136,6 +136,12 @@ class Config:
     label_smoothing: float | None = option(None, "For the full network.", least=0, most=0.9)
     distill: str = option("soft", "What children learn from the full one.", names=distillations)
     label_share: float = option(0.0, "Of the labels in what children learn.", least=0, most=1)
+    full_weight: float = option(
+        1.0, "How often the gradient of the full network counts.", above=0, most=1000
+    )
+    full_first: float = option(
+        0.0, "Share of the steps, at first, for the full network alone.", least=0, most=1
+    )
     replay: float = option(
         0.0, "Joslim: share of trained widths drawn from the front so far.", least=0, most=1
     )

@@ -17,8 +17,13 @@ TRIAL_STEPS = 3
 def estimate(job: Job) -> dict[str, Any]:
     """Time, memory and rounds. The job has made steps afterwards: throw it away."""
     config, slimming = job.config, job.slimming
+    alone = slimming.alone_until
+    others = job.total_steps - alone
+    slimming.alone_until = job.total_steps if alone else 0
+    seconds_alone = seconds_a_step(job) if alone else 0.0
+    slimming.alone_until = 0
     seconds = seconds_a_step(job)
-    rounds = -(-job.total_steps // slimming.every) if slimming.method.in_rounds else 0
+    rounds = -(-others // slimming.every) if slimming.method.in_rounds else 0
     return {
         "model": config.model,
         "data": job.data.identity,
@@ -30,9 +35,9 @@ def estimate(job: Job) -> dict[str, Any]:
         "rounds": rounds,
         "every": slimming.every,
         "children": slimming.children if slimming.name in slimming.preset.searchers else 0,
-        "passes": job.total_steps * len(slimming.widths),
+        "passes": alone + others * len(slimming.widths),
         "seconds_a_step": round(seconds, 4),
-        "hours_of_steps": round(seconds * job.total_steps / 3600, 3),
+        "hours_of_steps": round((seconds_alone * alone + seconds * others) / 3600, 3),
         "memory_bytes": peak_memory(job),
     }
 

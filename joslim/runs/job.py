@@ -183,6 +183,8 @@ def make_job(
         widths=parse_widths(config.widths, net.space),
         distill=config.distill,
         label_share=config.label_share,
+        full_weight=config.full_weight,
+        full_first=config.full_first,
         replay=config.replay,
         preset=config.preset,
         searcher=config.searcher,

@@ -65,13 +65,18 @@ def assert_equal_gradients(left: dict[str, Tensor], right: dict[str, Tensor]) ->
 
 
 def by_hand(
-    net: SlimmableNet, widths: list[Widths], x: Tensor, y: Tensor, label_share: float = 0.0
+    net: SlimmableNet,
+    widths: list[Widths],
+    x: Tensor,
+    y: Tensor,
+    label_share: float = 0.0,
+    full_weight: float = 1.0,
 ) -> dict[str, Tensor]:
     """One sum of losses, differentiated once: full on labels, the others on its probabilities."""
     net = copy.deepcopy(net)
     with net.at(widths[0]):
         logits = net(x)
-    total = F.cross_entropy(logits, y)
+    total = full_weight * F.cross_entropy(logits, y)
     target = logits.detach().softmax(dim=1)
     for child in widths[1:]:
         with net.at(child):
@@ -99,6 +104,16 @@ def test_children_learn_from_labels_too(share: float) -> None:
     losses = (F.cross_entropy, soft_cross_entropy)
     backward(net, net, four(net), (x,), y, *losses, label_share=share)
     assert_equal_gradients(gradients(net), expected)
+
+
+def test_the_full_network_counts_more() -> None:
+    net, (x, y) = make(), batch()
+    expected = by_hand(net, four(net), x, y, full_weight=3.0)
+    functions = (F.cross_entropy, soft_cross_entropy)
+    losses = backward(net, net, four(net), (x,), y, *functions, full_weight=3.0)
+    assert_equal_gradients(gradients(net), expected)
+    with net.at(net.space.full):  # the loss that is told is the loss
+        assert losses[0] == pytest.approx(F.cross_entropy(net(x), y).item())
 
 
 def test_gradients_add_to_those_that_are_there() -> None:
