@@ -3,7 +3,8 @@
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +71,31 @@ def digits(num_classes=10):
 def three_outputs():
     return digits(3)
 """
+
+
+@pytest.fixture(scope="session", autouse=True)
+def thorough_searches() -> Callable[[], AbstractContextManager[None]]:
+    """A training of a test lasts a second, and a search as thorough as a user's takes half of it.
+
+    So searches are quick, all but those of other processes. What is compared with one of them is
+    trained `with thorough_searches():`.
+    """
+    from joslim.methods import PRESETS
+
+    searchers = PRESETS["default"].searchers
+    as_ever, quick = dict(searchers), dict.fromkeys(searchers, ("targeted", {"rounds": 2}))
+    assert {name for name, _ in as_ever.values()} == {"targeted"}
+    searchers.update(quick)
+
+    @contextmanager
+    def thorough() -> Iterator[None]:
+        searchers.update(as_ever)
+        try:
+            yield
+        finally:
+            searchers.update(quick)
+
+    return thorough
 
 
 @pytest.fixture

@@ -2,7 +2,8 @@
 
 Every block of Python of a page is executed, all in one namespace, in order, in an empty folder; so
 are the commands `joslim ...` and `python ...` of its shell blocks. A first line `# name.py` also
-saves a block under that name. `<!-- not run: reason -->` before a block leaves it out.
+saves a block under that name. `<!-- not run: reason -->` before a block leaves it out. Trainings
+make a tenth of the steps that a page shows.
 """
 
 import contextlib
@@ -10,11 +11,13 @@ import io
 import json
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,7 @@ PAGES = [p for p in (HOUSE / "README.md", *sorted((HOUSE / "docs").glob("**/*.md
 
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[\w-]*)[^`\n]*$")
 NOT_RUN = re.compile(r"<!--\s*not run: .+-->\s*$")
+LENGTH = re.compile(r"(?<![\w-])((?:--)?(?:steps|every|seconds)[ =]+)(\d+)")
 SHELLS = ("bash", "console", "sh", "shell")
 # The commands that are run, and what python is told for them.
 MODULES = {
@@ -67,6 +71,11 @@ def blocks(page: str) -> Iterator[Block]:
         number += 1
 
 
+def shortened(text: str) -> str:
+    """What a page shows has to run; how good it gets in the end is not tested here."""
+    return LENGTH.sub(lambda found: f"{found[1]}{max(1, int(found[2]) // 10)}", text)
+
+
 def commands(block: Block) -> Iterator[str]:
     """The command lines of a shell block; in a `console` block those after a `$`."""
     text = re.sub(r"\\\n\s*", " ", block.text)
@@ -89,13 +98,17 @@ def run_command(command: str, page: str) -> None:
     words = shlex.split(command, comments=True)
     while words and re.fullmatch(r"\w+=.*", words[0]):
         words.pop(0)
+    for_a_shell = re.search(r"[|<>&;$]", command)
     if words[0] == "make":
         missing = {
             word for word in words[1:] if word[0] != "-" and "=" not in word
         } - make_targets()
         assert not missing, f"{page}: make has no target {missing}"
-    elif words[0] == "joslim" and not re.search(r"[|<>&;$]", command):
-        run_here(words[1:], f"{page}: {command}")
+    elif words[0] == "joslim" and not for_a_shell:
+        run_here(words, joslim_main, f"{page}: {command}")
+    elif re.fullmatch(r"python examples/\w+\.py", " ".join(words[:2])) and not for_a_shell:
+        script = partial(runpy.run_path, words[1], run_name="__main__")
+        run_here(words[1:], script, f"{page}: {command}")
     elif words[0] in MODULES:
         module = MODULES[words[0]]
         # The shell handles pipes and redirections.
@@ -115,18 +128,22 @@ def run_command(command: str, page: str) -> None:
         assert known, f"{page}: who runs {command!r}? Mark it as not run"
 
 
-def run_here(arguments: list[str], command: str) -> None:
+def run_here(arguments: list[str], program: Callable[[], object], command: str) -> None:
     """As the shell would do it, without seconds of imports each time."""
-    out, err = io.StringIO(), io.StringIO()
+    out, err, code = io.StringIO(), io.StringIO(), None
     threads = torch.get_num_threads()
     with (
+        pytest.MonkeyPatch.context() as patch,
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
-        pytest.raises(SystemExit) as end,
     ):
-        joslim_main(arguments)
+        patch.setattr(sys, "argv", arguments)
+        try:
+            program()
+        except SystemExit as end:
+            code = end.code
     torch.set_num_threads(threads)
-    assert not end.value.code, f"{command}\n{out.getvalue()}\n{err.getvalue()}"
+    assert not code, f"{command}\n{out.getvalue()}\n{err.getvalue()}"
 
 
 def make_targets() -> set[str]:
@@ -135,7 +152,7 @@ def make_targets() -> set[str]:
 
 def run_page(page: str, text: str) -> None:
     namespace: dict[str, Any] = {"__name__": "__main__"}
-    for block in blocks(text):
+    for block in blocks(shortened(text)):
         if not block.runs:
             continue
         if block.language == "python":
@@ -173,7 +190,7 @@ def test_the_notebook_runs(checkout: Path) -> None:
     page = "examples/digits.ipynb"
     namespace: dict[str, Any] = {"__name__": "__main__"}
     cells = json.loads((HOUSE / page).read_text())["cells"]
-    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    code = [shortened("".join(cell["source"])) for cell in cells if cell["cell_type"] == "code"]
     for number, text in enumerate(code):
         exec(compile(text, f"{page}, cell {number}", "exec"), namespace)
     assert namespace["check"].agreeing == 32
@@ -224,6 +241,12 @@ def test_a_page_runs_in_order(checkout: Path) -> None:
         "python",
     ]
     assert [block.runs for block in found] == [True, True, True, False, True, True]
+
+
+def test_only_lengths_of_trainings_are_shortened() -> None:
+    command = "joslim train --steps 60 --every 4 --save-every 20 --out steps 7"
+    assert shortened(command) == "joslim train --steps 6 --every 1 --save-every 20 --out steps 1"
+    assert shortened("steps = 25, total_steps=80") == "steps = 2, total_steps=80"
 
 
 def test_a_failure_names_page_and_line(checkout: Path) -> None:

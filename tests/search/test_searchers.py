@@ -17,10 +17,12 @@ from joslim.search import SEARCHERS, History, Searcher, searcher
 
 HistoryOf = Callable[..., History]
 
-# BoTorch takes its time: the exam is about manners, not about quality.
+# The exam is about manners, not about quality.
+BOTORCH = {"restarts": 1, "raw_samples": 8, "iterations": 5, "fit_iterations": 5, "bisections": 2}
 QUICK: dict[str, dict[str, Any]] = {
-    name: {"restarts": 1, "raw_samples": 8, "iterations": 5, "fit_iterations": 5, "bisections": 2}
-    for name in ("mobo-ts2", "mobo-rs")
+    "targeted": {"rounds": 2},
+    "mobo-ts2": BOTORCH,
+    "mobo-rs": BOTORCH,
 }
 # pymoo and BoTorch are loaded by the first who needs them.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

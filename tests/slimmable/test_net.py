@@ -350,7 +350,7 @@ def test_moving_to_cuda_while_slimmed(strangers, children, assert_same):
 
 
 def test_use_warns_of_statistics_that_do_not_fit(strangers):
-    net = strangers.slimmed("InvertedResiduals")[1].eval()
+    net = copy.deepcopy(strangers.slimmed("InvertedResiduals")[1]).eval()
     with pytest.warns(UserWarning, match="do not fit it: call joslim.recalibrate"):
         net.use(net.space.smallest)
     joslim.recalibrate(net, [strangers.inputs_for("InvertedResiduals")])
