@@ -42,6 +42,7 @@ RESNET8: Row = {
     "every": 15,
     "val": 1000,
     "lr": 0.25,
+    "full_weight": 3.0,
     "threads": 1,
 }
 RESNET20: Row = {**RESNET8, "model": "resnet20"}
@@ -82,9 +83,15 @@ ROWS: dict[str, Row] = {
     **by_cost("latency", device_file="latency-resnet8.json"),
     # 2. What a user would do instead.
     **{f"single-{size:g}": row("single", widths=f"{size:g}") for size in SIZES},
-    # 3. What moves the area.
+    # 3. What moves the area: the recipe first, which all methods share.
+    "slim-full-weight-1": row("slim", full_weight=1.0),
+    "joslim-full-weight-1": row("joslim", full_weight=1.0),
+    "slim-full-first": row("slim", full_first=0.3),
     "slim-lr-0.1": row("slim", lr=0.1),
-    "joslim-lr-0.1": row("joslim", lr=0.1),
+    "slim-lr-0.5-full-weight-1": row("slim", lr=0.5, full_weight=1.0),
+    "slim-labels": row("slim", label_share=1.0),
+    # What joslim could do otherwise.
+    "joslim-full-first": row("joslim", full_first=0.3),
     "joslim-labels": row("joslim", label_share=1.0),
     "joslim-half-labels": row("joslim", label_share=0.5),
     "joslim-alpha": row("joslim", distill="alpha"),
