@@ -3,13 +3,15 @@
     python experiments/results.py
 
 The words are those of experiments/results_template.md. In it {{table NAME}} and {{picture NAME}}
-stand for the tables below, {{commits}} for where the figures come from, and what has no results
-yet is left out.
+stand for the tables below, and {{commits}} for where the figures come from. Sections without any
+results yet are left out.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +26,7 @@ from joslim.reports.bands import curve, draw_panels
 DOCS = Path(__file__).parent.parent / "docs"
 TEMPLATE = Path(__file__).with_name("results_template.md")
 SHARES = (0.15, 0.25, 0.5, 0.75, 1.0)
-MISSING = "not run yet"
+PLACE = re.compile(r"{{(\w+) ?(\w*)}}")
 
 
 @dataclass(frozen=True)
@@ -66,12 +68,19 @@ TABLES = {
 
 
 def main() -> None:
-    text = TEMPLATE.read_text()
-    for kind, make in (("table", table_of), ("picture", picture_of)):
-        text = re.sub(rf"{{{{{kind} (\w+)}}}}", lambda found, make=make: make(found[1]), text)
-    text = text.replace("{{single}}", single_table()).replace("{{commits}}", commits())
-    (DOCS / "results.md").write_text(text)
+    sections = re.split(r"(?m)^(?=## )", TEMPLATE.read_text())
+    text = "".join(filled(section) for section in sections)
+    (DOCS / "results.md").write_text(re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n")
     print(f"{DOCS / 'results.md'}: {sum(map(is_kept, ROWS))} of {len(ROWS)} rows")
+
+
+def filled(section: str) -> str:
+    """Nothing, if all that it should show is missing."""
+    makers = {"table": table_of, "picture": picture_of, "single": single_table, "commits": commits}
+    shown = {place[0]: makers[place[1]](place[2]) for place in PLACE.finditer(section)}
+    if shown and not any(shown.values()):
+        return ""
+    return PLACE.sub(lambda place: shown[place[0]], section)
 
 
 def is_kept(name: str) -> bool:
@@ -81,7 +90,7 @@ def is_kept(name: str) -> bool:
 def table_of(name: str) -> str:
     entries = TABLES[name].entries
     if not entries:
-        return f"({MISSING})"
+        return ""
     reference = entries[0].method
     rows = Comparison(entries).table(against=reference, shares=SHARES)
     columns: dict[str, Callable[[dict[str, Any]], str]] = {
@@ -130,12 +139,12 @@ def picture_of(name: str) -> str:
     return f"![{table.title}]({file.name})"
 
 
-def single_table() -> str:
+def single_table(_: str) -> str:
     """Networks trained one by one, and what the joint trainings have at the same cost."""
     names = [name for name in ("slim", "bignas", "joslim") if is_kept(name)]
     sizes = [size for size in SIZES if is_kept(f"single-{size:g}")]
     if not names or not sizes:
-        return f"({MISSING})"
+        return ""
     lines = []
     for size in sizes:
         alone = kept(f"single-{size:g}")
@@ -151,15 +160,11 @@ def single_table() -> str:
 
 
 def mean_and_spread(values: list[Any]) -> str:
-    import statistics
-
     deviation = statistics.stdev(values) if len(values) > 1 else None
     return spread(statistics.fmean(values), deviation, 1)
 
 
-def commits() -> str:
-    import json
-
+def commits(_: str) -> str:
     found = {json.loads((RESULTS / f"{n}.json").read_text())["commit"] for n in ROWS if is_kept(n)}
     return ", ".join(f"`{commit}`" for commit in sorted(found)) or "none"
 
