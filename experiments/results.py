@@ -89,7 +89,7 @@ def is_kept(name: str) -> bool:
 
 def table_of(name: str) -> str:
     entries = TABLES[name].entries
-    if not entries:
+    if len({entry.method for entry in entries}) < 2:  # there is nothing to compare
         return ""
     reference = entries[0].method
     rows = Comparison(entries).table(against=reference, shares=SHARES)
