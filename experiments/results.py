@@ -46,13 +46,13 @@ def methods(suffix: str = "") -> dict[str, str]:
     return {f"{name}{suffix}": name for name in ("slim", "bignas", "autoslim", "joslim")}
 
 
-def ideas() -> dict[str, str]:
-    """All rows that change one setting of joslim on ResNet8, each named by what it changes."""
-    base = ROWS["joslim"]
-    rows = {"joslim": "joslim"}
+def changes(method: str) -> dict[str, str]:
+    """The rows that change settings of a method on ResNet8, each named by what it changes."""
+    base = ROWS[method]
+    rows = {method: method}
     for name, row in ROWS.items():
         changed = {key: value for key, value in row.items() if base.get(key) != value}
-        if name != "joslim" and row["method"] == "joslim" and not {"cost", "model"} & {*changed}:
+        if changed and not {"method", "cost", "model"} & {*changed}:
             rows[name] = ", ".join(f"{key} {value}" for key, value in changed.items())
     return rows
 
@@ -61,7 +61,8 @@ TABLES = {
     "macs": Table("ResNet8, multiply-adds", methods()),
     "memory": Table("ResNet8, memory", methods("-memory")),
     "latency": Table("ResNet8, latency", methods("-latency")),
-    "ideas": Table("ResNet8, multiply-adds, one setting of joslim changed", ideas()),
+    "recipe": Table("ResNet8, multiply-adds, settings of slim changed", changes("slim")),
+    "ideas": Table("ResNet8, multiply-adds, settings of joslim changed", changes("joslim")),
     "resnet20": Table("ResNet20, multiply-adds", methods("-resnet20")),
     "mobilenet": Table("MobileNetV2, memory", methods("-mobilenet")),
 }
