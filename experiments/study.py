@@ -65,12 +65,11 @@ def row(method: str, base: Row = RESNET8, /, **settings: Any) -> Row:
     return {"method": method, "cost": "macs", **base, **settings}
 
 
-def by_cost(cost: str, base: Row = RESNET8, suffix: str = "", **settings: Any) -> dict[str, Row]:
+def by_cost(cost: str, **settings: Any) -> dict[str, Row]:
     """The methods with another cost: slim and bignas train as ever, and are judged again."""
-    names = {name: f"{name}-{cost}{suffix}" for name in METHODS}
-    rows = {names[name]: row(name, base, cost=cost, **settings) for name in METHODS}
+    rows = {f"{name}-{cost}": row(name, cost=cost, **settings) for name in METHODS}
     for name in ("slim", "bignas"):
-        rows[names[name]]["weights_of"] = f"{name}{suffix}"
+        rows[f"{name}-{cost}"]["weights_of"] = name
     return rows
 
 

@@ -41,6 +41,11 @@ def json_name(value: Any, where: str) -> str:
     return value
 
 
+def printable(text: str) -> str:
+    """An escape sequence is shown and not obeyed."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def json_count(value: Any, where: str, least: int, most: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise UserError(f"{where}: {shown(value)} is not a whole number from {least} to {most}")

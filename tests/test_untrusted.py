@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joslim.errors import UserError
-from joslim.untrusted import json_count, json_name, json_number, json_rows, json_value, shown
+from joslim.untrusted import (
+    json_count,
+    json_name,
+    json_number,
+    json_rows,
+    json_value,
+    printable,
+    shown,
+)
 
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -49,3 +57,7 @@ def test_what_is_wrong_is_named(read: Any, message: str) -> None:
 def test_anything_is_shown_on_one_short_line(value: Any) -> None:
     assert "\n" not in shown(value)
     assert len(shown(value)) < 500
+
+
+def test_escape_sequences_are_shown() -> None:
+    assert printable("a\x1b[31m\nb é") == "a\\x1b[31m\\nb é"

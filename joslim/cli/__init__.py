@@ -21,6 +21,7 @@ from joslim.cli.progress import speaks
 from joslim.cli.report import report
 from joslim.cli.train import resume, train
 from joslim.errors import RunFailed, Stopped, UserError
+from joslim.untrusted import printable
 
 # The base of all usage errors. Typer has a copy of click inside, so click's own is another class.
 UsageError: Any = typer.BadParameter.__mro__[1]
@@ -88,5 +89,5 @@ def fail(message: str, code: int = 2) -> None:
 
 
 def on_one_line(message: str) -> str:
-    """Names from files may be in it: an escape sequence is shown and not obeyed."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(message.split()))
+    """Names from files may be in it, with anything in them."""
+    return printable(" ".join(message.split()))

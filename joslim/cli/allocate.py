@@ -18,6 +18,7 @@ from joslim.cli.budgets import (
     tell_device,
 )
 from joslim.errors import UserError
+from joslim.untrusted import printable
 
 if TYPE_CHECKING:
     from joslim.allocation import Allocation
@@ -74,11 +75,6 @@ def allocate(
         show([*map(printable, names)], found, budgets, shown)
         for path in device_file or []:
             tell_device(path)
-
-
-def printable(name: str) -> str:
-    """An escape sequence in the name of a folder is shown and not obeyed."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in name)
 
 
 def only_one(budgets: dict[str, float]) -> str:

@@ -236,7 +236,7 @@ def training_command(options: Mapping[str, Any], out: Path, threads: int | None)
 
 
 def needs_typing(key: str, value: Any) -> bool:
-    """What is as it would be anyway may be a flag that nobody can type: there is no --no-amp."""
+    """A default may be a flag that nobody can type: there is no --no-sync-norm."""
     return value != DEFAULTS[key] if isinstance(value, bool) else value is not None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -232,13 +232,11 @@ def reducing_gradients(net: SlimmableNet, device: torch.device) -> nn.Module:
 
 def leaves_some_unused(net: SlimmableNet) -> bool:
     """Whether a pass uses only a part of the parameters: then the wrapper must look for them."""
-    was = net.training
-    net.eval()
     device = next(net.parameters()).device
-    outputs = net(*(moved(value, device) for value in net.example))
+    with in_eval_mode(net):
+        outputs = net(*(moved(value, device) for value in net.example))
     used = [p for p in net.parameters() if p.requires_grad]
     gradients = torch.autograd.grad(outputs.sum(), used, allow_unused=True)
-    net.train(was)
     return any(gradient is None for gradient in gradients)
 
 
@@ -323,11 +321,8 @@ def parse_widths(text: str | None, space: WidthSpace) -> Widths | None:
 
 def check_outputs(net: SlimmableNet, data: Data) -> None:
     """One output for each class, before hours are spent on less."""
-    was = net.training
-    net.eval()
-    with torch.no_grad():
+    with in_eval_mode(net), torch.no_grad():
         outputs = net(torch.zeros(1, *data.shape, device=next(net.parameters()).device))
-    net.train(was)
     classes = len(data.classes)
     if not isinstance(outputs, Tensor) or tuple(outputs.shape) != (1, classes):
         shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
@@ -340,14 +335,21 @@ def put_channels_last(net: SlimmableNet, data: Data) -> None:
     A network that views outputs as if they were laid out in the usual way is left as it was.
     """
     lay_out(net, torch.channels_last)
-    was = net.training
-    net.eval()
     try:
-        with torch.no_grad():
+        with in_eval_mode(net), torch.no_grad():
             net(torch.zeros(2, *data.shape, device=next(net.parameters()).device))
     except RuntimeError:
         lay_out(net, torch.contiguous_format)
-    net.train(was)
+
+
+@contextmanager
+def in_eval_mode(net: SlimmableNet) -> Iterator[None]:
+    was = net.training
+    net.eval()
+    try:
+        yield
+    finally:
+        net.train(was)
 
 
 def lay_out(net: SlimmableNet, layout: torch.memory_format) -> None:
