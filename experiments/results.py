@@ -3,8 +3,9 @@
     python experiments/results.py
 
 The words are those of experiments/results_template.md. In it {{table NAME}} and {{picture NAME}}
-stand for the tables below, and {{commits}} for where the figures come from. Sections without any
-results yet are left out.
+stand for the tables below, {{widths ROW}} for what a row has found, {{single}} for the networks
+trained one by one, and {{commits}} for where the figures come from. Sections without any results
+yet are left out.
 """
 
 from __future__ import annotations
@@ -21,12 +22,15 @@ from study import RESULTS, ROWS, SIZES, kept
 
 from joslim.comparing.comparison import Comparison
 from joslim.comparing.entries import Entry
+from joslim.front import Front
 from joslim.reports.bands import curve, draw_panels
 
 DOCS = Path(__file__).parent.parent / "docs"
 TEMPLATE = Path(__file__).with_name("results_template.md")
 SHARES = (0.15, 0.25, 0.5, 0.75, 1.0)
-PLACE = re.compile(r"{{(\w+) ?(\w*)}}")
+# Joint trainings beside the networks that were trained one by one.
+JOINT = {name: name for name in ("slim", "bignas", "joslim")} | {"joslim-full-first": "full first"}
+PLACE = re.compile(r"{{(\w+) ?([\w-]*)}}")
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,13 @@ def main() -> None:
 
 def filled(section: str) -> str:
     """Nothing, if all that it should show is missing."""
-    makers = {"table": table_of, "picture": picture_of, "single": single_table, "commits": commits}
+    makers = {
+        "table": table_of,
+        "picture": picture_of,
+        "single": single_table,
+        "widths": widths_table,
+        "commits": commits,
+    }
     shown = {place[0]: makers[place[1]](place[2]) for place in PLACE.finditer(section)}
     if shown and not any(shown.values()):
         return ""
@@ -94,6 +104,9 @@ def table_of(name: str) -> str:
         return ""
     reference = entries[0].method
     rows = Comparison(entries).table(against=reference, shares=SHARES)
+    by_label = {label: row for row, label in TABLES[name].rows.items()}
+    for row in rows:
+        row.update(further_figures(by_label[row["method"]]))
     columns: dict[str, Callable[[dict[str, Any]], str]] = {
         "": lambda row: row["method"],
         "seeds": lambda row: str(len(row["seeds"])),
@@ -105,10 +118,23 @@ def table_of(name: str) -> str:
             )
             for at, share in enumerate(SHARES)
         },
+        "validation": lambda row: f"{row['validation']:.2f}",
         "minutes": lambda row: f"{row['seconds'] / 60:.1f}",
+        "choosing": lambda row: f"{row['choosing']:.0%}",
     }
     lines = [[column(row) for column in columns.values()] for row in rows]
     return markdown([*columns], lines)
+
+
+def further_figures(name: str) -> dict[str, float]:
+    """The area by the validation images, and the share of the time that choosing widths took."""
+    runs = json.loads((RESULTS / f"{name}.json").read_text())["runs"]
+    parts = [run["parts"].get(part, 0.0) for run in runs for part in ("search", "scoring")]
+    areas = [entry.front.area("val_error") for entry in kept(name)]  # type: ignore[union-attr]
+    return {
+        "validation": statistics.fmean(area for area in areas if area is not None),
+        "choosing": sum(parts) / sum(run["seconds"] for run in runs),
+    }
 
 
 def markdown(head: list[str], lines: list[list[str]]) -> str:
@@ -142,27 +168,51 @@ def picture_of(name: str) -> str:
 
 def single_table(_: str) -> str:
     """Networks trained one by one, and what the joint trainings have at the same cost."""
-    names = [name for name in ("slim", "bignas", "joslim") if is_kept(name)]
     sizes = [size for size in SIZES if is_kept(f"single-{size:g}")]
-    if not names or not sizes:
+    joint = {label: kept(name) for name, label in JOINT.items() if is_kept(name)}
+    if not sizes or not joint:
         return ""
+    alone = {size: kept(f"single-{size:g}") for size in sizes}
+    full = max(front_of(entry).span[1] for entry in alone[sizes[0]])
     lines = []
-    for size in sizes:
-        alone = kept(f"single-{size:g}")
-        point = alone[0].front[0]  # type: ignore[index]
-        budget, full = point.costs["macs"], kept(names[0])[0].front.span[1]  # type: ignore[union-attr]
-        errors = [[entry.front[0].test_error for entry in alone]]  # type: ignore[index]
-        errors += [[float(curve(e.front, budget)) for e in kept(name)] for name in names]  # type: ignore[arg-type]
-        seconds = sum(entry.seconds or 0 for entry in alone) / len(alone)
+    for size, entries in alone.items():
+        budget = front_of(entries[0])[0].costs["macs"]
+        errors = [[front_of(entry)[0].test_error for entry in entries]]
+        errors += [[float(curve(front_of(e), budget)) for e in found] for found in joint.values()]
         cells = [mean_and_spread(values) for values in errors]
-        lines.append([f"{size:g}", f"{budget / full:.2f}", *cells, f"{seconds / 60:.1f}"])
-    head = ["width", "share of the macs", "alone", *names, "minutes alone"]
-    return markdown(head, lines)
+        lines.append([f"{size:g}", f"{budget / full:.2f}", *cells])
+    minutes = [sum(map(minutes_of, alone.values())), *map(minutes_of, joint.values())]
+    lines.append(["minutes", "", *(f"{value:.1f}" for value in minutes)])
+    return markdown(["width", "share of the macs", "alone", *joint], lines)
 
 
-def mean_and_spread(values: list[Any]) -> str:
+def front_of(entry: Entry) -> Front:
+    assert entry.front is not None
+    return entry.front
+
+
+def minutes_of(entries: list[Entry]) -> float:
+    return statistics.fmean(entry.seconds or 0.0 for entry in entries) / 60
+
+
+def widths_table(name: str) -> str:
+    """How much of their channels the layers keep in the children for some shares of the cost."""
+    if not is_kept(name):
+        return ""
+    fronts = [front_of(entry) for entry in kept(name)]
+    dims = fronts[0][0].widths.space.dims
+    lines = []
+    for share in (0.25, 0.5, 0.75):
+        picked = [front.pick(**{front.key: share * front.span[1]}) for front in fronts]
+        counts = zip(*(point.widths.counts for point in picked))
+        shares = [[count / dim.full for count in found] for dim, found in zip(dims, counts)]
+        lines.append([f"{share:g}", *(mean_and_spread(found, 2) for found in shares)])
+    return markdown(["cost", *(f"`{dim.name}`" for dim in dims)], lines)
+
+
+def mean_and_spread(values: list[Any], digits: int = 1) -> str:
     deviation = statistics.stdev(values) if len(values) > 1 else None
-    return spread(statistics.fmean(values), deviation, 1)
+    return spread(statistics.fmean(values), deviation, digits)
 
 
 def commits(_: str) -> str:

@@ -26,14 +26,14 @@ from joslim.comparing.entries import Entry
 from joslim.errors import UserError
 from joslim.front import Front, Point
 from joslim.runs.job import make_job
-from joslim.runs.whereabouts import seconds_of
+from joslim.runs.whereabouts import last_record, seconds_of
 from joslim.widths import WidthSpace
 
 RESULTS = Path(__file__).parent / "results"
 
 Row = dict[str, Any]
 
-# Where the methods meet. On one core of a small machine a run takes 6 to 9 minutes.
+# Where the methods meet. On one core of a small machine a run takes 5 to 8 minutes.
 RESNET8: Row = {
     "model": "resnet8",
     "data": "cifar100",
@@ -197,6 +197,7 @@ def run_of(entry: Entry, front: Front) -> dict[str, Any]:
     return {
         "seed": entry.seed,
         "seconds": entry.seconds,
+        "parts": last_record(entry.path).get("parts", {}),
         "span": list(front.span),
         "children": children,
     }

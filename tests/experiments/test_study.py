@@ -44,11 +44,16 @@ def test_a_page_of_what_there_is(
     assert f"4 of {len(study.ROWS)} rows" in capsys.readouterr().out
     text = (kept_rows / "results.md").read_text()
     (row,) = (line for line in text.splitlines() if line.startswith("| slim | 2 |"))
-    assert row.endswith(f" {finished.front[-1].test_error:.1f} ± 0.0 | 1.0 |")
+    at_full = f"{finished.front[-1].test_error:.1f} ± 0.0"
+    validation = f"{finished.front.area('val_error'):.2f}"
+    assert f" {at_full} | {validation} | 1.0 | " in row
     assert "| label_share 1.0 | 2 |" in text
     assert (kept_rows / "results-macs.png").stat().st_size > 10_000
     assert "{{" not in text
     assert "## Against networks trained one by one" in text
+    smallest, full = finished.front[0].widths, finished.front.space.full
+    assert f"`{full.space.dims[0].name}`" in text and smallest != full, "the widths that were found"
+    assert "| minutes |  | 1.0 | 1.0 | 1.0 |" in text
     assert "## More knobs" not in text, "no larger network was trained"
 
 
