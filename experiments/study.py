@@ -23,6 +23,7 @@ import torch
 
 import joslim
 from joslim.comparing.entries import Entry
+from joslim.data.files import data_root
 from joslim.errors import UserError
 from joslim.front import Front, Point
 from joslim.runs.job import make_job
@@ -143,6 +144,9 @@ def trained(name: str, seeds: list[int], out: Path, at_once: int | None) -> list
     settings = dict(ROWS[name])
     if "device_file" in settings:
         settings["device_file"] = str(RESULTS / settings["device_file"])
+    kind, _, folder = settings["data"].partition(":")
+    if folder:
+        settings["data"] = f"{kind}:{data_root(None) / folder}"
     one = {f"{key}s": [settings.pop(key)] for key in ("method", "cost", "model")}
     comparison = joslim.compare(seeds=seeds, out=out / name, at_once=at_once, **one, **settings)
     return [entry for entry in comparison.entries if entry.seed in seeds]
