@@ -2,9 +2,11 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import joslim
 from joslim.comparing.entries import Entry
 from joslim.runs.run import Run
 
@@ -63,3 +65,24 @@ def test_every_row_is_a_configuration() -> None:
         config_of({key: value for key, value in row.items() if key != "weights_of"})
     for row in study.ROWS.values():
         assert row.get("weights_of", "slim") in study.ROWS
+
+
+@pytest.mark.parametrize("method", ["slim", "bignas"])
+def test_weights_are_judged_by_another_cost(
+    method: str, tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = "resnet8"
+    row = {"method": method, "model": model, "cost": "memory", "weights_of": "first"}
+    monkeypatch.setitem(study.ROWS, "again", row)
+    folder = tmp_path / "first" / f"{model}-macs-{method}-seed3"
+    run = joslim.train(model, **tiny, method=method, out=folder)
+    (entry,) = study.found("again", [3], tmp_path, at_once=None)
+    assert entry.front is not None
+    assert entry.front.cost == "memory"
+    again, before = (
+        {point.widths.counts: point.test_error for point in front}
+        for front in (entry.front, run.front)
+    )
+    both = again.keys() & before.keys()
+    assert both, "at least the smallest child, which nothing can beat, is in both"
+    assert all(again[counts] == before[counts] for counts in both), "the same weights"
