@@ -29,7 +29,10 @@ DOCS = Path(__file__).parent.parent / "docs"
 TEMPLATE = Path(__file__).with_name("results_template.md")
 SHARES = (0.15, 0.25, 0.5, 0.75, 1.0)
 # Joint trainings beside the networks that were trained one by one.
-JOINT = {name: name for name in ("slim", "bignas", "joslim")} | {"joslim-full-first": "full first"}
+JOINT = {name: name for name in ("slim", "bignas", "joslim")} | {
+    "joslim-fewer-passes": "fewer passes",
+    "joslim-longer": "and 3,000 steps",
+}
 PLACE = re.compile(r"{{(\w+) ?([\w-]*)}}")
 
 

@@ -86,6 +86,7 @@ ROWS: dict[str, Row] = {
     # 2. What a user would do instead.
     **{f"single-{size:g}": row("single", widths=f"{size:g}") for size in SIZES},
     # Joint, as well as alone: fewer passes a step, and more steps in the same time.
+    "joslim-fewer-passes": row("joslim", samples=1, full_first=0.3),
     "joslim-longer": row("joslim", samples=1, full_first=0.3, steps=3000),
     # 3. What moves the area: the recipe first, which all methods share.
     "slim-full-weight-1": row("slim", full_weight=1.0),
