@@ -88,6 +88,7 @@ ROWS: dict[str, Row] = {
     # Joint, as well as alone: fewer passes a step, and more steps in the same time.
     "joslim-fewer-passes": row("joslim", samples=1, full_first=0.3),
     "joslim-longer": row("joslim", samples=1, full_first=0.3, steps=3000),
+    "joslim-longer-log": row("joslim", samples=1, full_first=0.3, steps=3000, log_share=0.5),
     # 3. What moves the area: the recipe first, which all methods share.
     "slim-full-weight-1": row("slim", full_weight=1.0),
     "joslim-full-weight-1": row("joslim", full_weight=1.0),

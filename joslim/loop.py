@@ -60,12 +60,12 @@ class Slimming:
     round. every: steps between choices (K); by default so that 1000 children are visited.
     samples: widths besides the largest and the smallest (M). widths: the child of method `single`.
     distill: how children learn from the full network. label_share: how much of their loss is that
-    of the labels instead. full_weight: how many times the gradient of the full network counts.
-    full_first: the share of the steps, at the beginning, in which it learns alone. replay: the
-    share of the trained widths that is drawn at each step from the front known so far, in place of
-    those of the search. searcher: a Searcher, or the name of one, which search_options change
-    (beta, epsilon, ...).
-    rescore: children scored anew in a round, at most. seed: of everything random in here.
+    of the labels instead. full_weight: how many times the gradient of the full network counts; by
+    default as the preset has it. full_first: the share of the steps, at the beginning, in which it
+    learns alone. replay: the share of the trained widths that is drawn at each step from the front
+    known so far, in place of those of the search. searcher: a Searcher, or the name of one, which
+    search_options change (beta, epsilon, ...). rescore: children scored anew in a round, at most.
+    seed: of everything random in here.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Slimming:
         widths: Widths | None = None,
         distill: str | Distillation = "soft",
         label_share: float = 0.0,
-        full_weight: float = 1.0,
+        full_weight: float | None = None,
         full_first: float = 0.0,
         replay: float = 0.0,
         preset: str = "default",
@@ -109,7 +109,8 @@ class Slimming:
         self.alone = widths
         self.distill = distillation(distill)
         self.label_share = checked_share("label_share", label_share)
-        self.full_weight = checked_weight("full_weight", full_weight)
+        weight = self.preset.full_weight if full_weight is None else full_weight
+        self.full_weight = checked_weight("full_weight", weight)
         self.full_first = checked_share("full_first", full_first)
         self.replay = checked_share("replay", replay)
         default = self.preset.searchers.get(self.name, ("random", {}))

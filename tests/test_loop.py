@@ -103,14 +103,19 @@ def test_a_step_is_backward_optimizer_and_advance(digits: Data) -> None:
         assert torch.equal(left, right)
 
 
-def test_the_weights_are_those_of_the_formula_by_hand(digits: Data) -> None:
-    slimming = slimming_of(digits, make(norm=False), method="bignas")
+@pytest.mark.parametrize(
+    ("options", "weight"), [({}, 3), ({"preset": "paper"}, 1), ({"full_weight": 0.5}, 0.5)]
+)
+def test_the_weights_are_those_of_the_formula_by_hand(
+    digits: Data, options: dict[str, Any], weight: float
+) -> None:
+    slimming = slimming_of(digits, make(norm=False), method="bignas", **options)
     slimming.net.eval()  # no dropout
     alone, (x, y) = copy.deepcopy(slimming.net), next(digits.batches(0, 32))
     slimming.step(x, y, sgd(slimming.net), F.cross_entropy)
     optimizer = sgd(alone)
     logits = alone(x)
-    total = F.cross_entropy(logits, y)
+    total = weight * F.cross_entropy(logits, y)
     for child in slimming.widths[1:]:
         with alone.at(child):
             total = total + F.cross_entropy(alone(x), logits.detach().softmax(dim=1))

@@ -208,8 +208,8 @@ def test_targets_are_met(digits: Data, monkeypatch: pytest.MonkeyPatch) -> None:
     targets: list[float] = []
     draw = targeted.stratified_targets
 
-    def recorded(*arguments):
-        found = draw(*arguments)
+    def recorded(*arguments, **options):
+        found = draw(*arguments, **options)
         targets.extend(found)
         return found
 

@@ -19,6 +19,7 @@ from joslim.errors import UserError, unknown
 from joslim.runs.config import (
     DEFAULTS,
     FIELDS,
+    SEARCH_OPTIONS,
     SEARCHING,
     checked,
     config_of,
@@ -36,7 +37,7 @@ MOST_SEED = 2**31 - 1
 LISTS = {"model": "models", "cost": "costs", "method": "methods", "seed": "seeds"}
 # Settings that only some methods can take: the others are trained without them.
 ONLY_FOR = {
-    **dict.fromkeys(("searcher", "beta", "epsilon", "bisections"), SEARCHING),
+    **dict.fromkeys(("searcher", *SEARCH_OPTIONS), SEARCHING),
     "replay": ("joslim",),
     "widths": ("single",),
 }

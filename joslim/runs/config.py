@@ -26,6 +26,8 @@ else:
 MOST_BYTES = 10**6
 # The methods that a searcher can be named for.
 SEARCHING = ("joslim", "bignas", "ofa")
+# What is said to the searcher.
+SEARCH_OPTIONS = ("beta", "epsilon", "log_share", "bisections")
 
 
 def option(
@@ -119,6 +121,9 @@ class Config:
     epsilon: float | None = option(
         None, "Distance from a target cost, as a share of the full cost.", above=0, most=1
     )
+    log_share: float | None = option(
+        None, "Of target costs drawn evenly in their logarithm.", least=0, most=1
+    )
     bisections: int | None = option(None, "Of mobo-ts2, for one target.", least=1, most=1000)
     rescore: int | None = option(None, "Children scored anew in a round, at most.", least=1)
     recipe: str | None = option(None, "Training settings; by default those of the data.")
@@ -136,8 +141,8 @@ class Config:
     label_smoothing: float | None = option(None, "For the full network.", least=0, most=0.9)
     distill: str = option("soft", "What children learn from the full one.", names=distillations)
     label_share: float = option(0.0, "Of the labels in what children learn.", least=0, most=1)
-    full_weight: float = option(
-        1.0, "How often the gradient of the full network counts.", above=0, most=1000
+    full_weight: float | None = option(
+        None, "How often the full network's gradient counts; the preset's.", above=0, most=1000
     )
     full_first: float = option(
         0.0, "Share of the steps, at first, for the full network alone.", least=0, most=1

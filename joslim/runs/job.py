@@ -21,7 +21,7 @@ from joslim.front import Front
 from joslim.loop import Slimming
 from joslim.models import MODELS
 from joslim.processes import averaged, local_rank, rank, world
-from joslim.runs.config import Config, steps_in
+from joslim.runs.config import SEARCH_OPTIONS, Config, steps_in
 from joslim.runs.network import default_shape, load_model, make_net, read_weights
 from joslim.runs.recipes import check_data
 from joslim.slimmable import SlimmableNet, norms_together
@@ -188,7 +188,7 @@ def make_job(
         replay=config.replay,
         preset=config.preset,
         searcher=config.searcher,
-        search_options=given(config, "beta", "epsilon", "bisections"),
+        search_options=given(config, *SEARCH_OPTIONS),
         rescore=config.rescore,
         seed=config.seed,
     )
@@ -201,7 +201,7 @@ def make_job(
         weight_decay=config.weight_decay or 0.0,
     )
     return Job(
-        config=replace(config, every=slimming.every),
+        config=replace(config, every=slimming.every, full_weight=slimming.full_weight),
         data=images,
         net=net,
         slimming=slimming,

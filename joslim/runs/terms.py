@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from joslim.errors import UserError
-from joslim.runs.config import DEFAULTS, WHERE_AND_HOW
+from joslim.runs.config import DEFAULTS, SEARCH_OPTIONS, WHERE_AND_HOW
 from joslim.runs.folder import CONFIG
 from joslim.runs.whereabouts import total_steps
 from joslim.untrusted import json_name, json_value, shown
@@ -25,9 +25,7 @@ SEARCH = frozenset(
     (
         "preset",
         "searcher",
-        "beta",
-        "epsilon",
-        "bisections",
+        *SEARCH_OPTIONS,
         "every",
         "rescore",
         "replay",

@@ -56,6 +56,7 @@ class Targeted(Searcher):
 
     beta        how much uncertainty attracts (the paper's UCB constant)
     epsilon     how far a cost may be from its target, as a share of the full cost
+    log_share   how many of the targets are spread evenly over the logarithm of the cost
     start       scored children before the surrogate is asked; None: as many as the knobs need
     pool        candidates for each target in the first round
     local       candidates in each further round, around the best so far: half of them brought to
@@ -70,6 +71,7 @@ class Targeted(Searcher):
 
     beta: float = 0.1
     epsilon: float = 0.02
+    log_share: float = 0.0
     start: int | None = None
     pool: int = 256
     local: int = 96
@@ -84,7 +86,7 @@ class Targeted(Searcher):
             return unseen_start(history, count, rng)
         problem = self._problem(history)
         chosen: list[Widths] = []
-        for target in stratified_targets(problem.cost, count, rng):
+        for target in stratified_targets(problem.cost, count, rng, log_share=self.log_share):
             chosen.append(problem.solve(target, rng, chosen))
         return chosen
 
