@@ -3,9 +3,9 @@
     python experiments/results.py
 
 The words are those of experiments/results_template.md. In it {{table NAME}} and {{picture NAME}}
-stand for the tables below, {{widths ROW}} for what a row has found, {{single}} for the networks
-trained one by one, and {{commits}} for where the figures come from. Sections without any results
-yet are left out.
+stand for the tables below, {{widths ROW}} for what a row has found, {{single}} and
+{{single_picture}} for the networks trained one by one, and {{commits}} for where the figures come
+from. Sections without any results yet are left out.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SHARES = (0.15, 0.25, 0.5, 0.75, 1.0)
 # Joint trainings beside the networks that were trained one by one.
 JOINT = {name: name for name in ("slim", "bignas", "joslim")} | {
     "joslim-fewer-passes": "fewer passes",
-    "joslim-longer": "and 3,000 steps",
+    "joslim-longer": "fewer passes, 3,000 steps",
 }
 PLACE = re.compile(r"{{(\w+) ?([\w-]*)}}")
 
@@ -88,6 +88,7 @@ def filled(section: str) -> str:
         "table": table_of,
         "picture": picture_of,
         "single": single_table,
+        "single_picture": single_picture,
         "widths": widths_table,
         "commits": commits,
     }
@@ -169,13 +170,37 @@ def picture_of(name: str) -> str:
     return f"![{table.title}]({file.name})"
 
 
-def single_table(_: str) -> str:
-    """Networks trained one by one, and what the joint trainings have at the same cost."""
+def alone_and_joint() -> tuple[dict[float, list[Entry]], dict[str, list[Entry]]]:
+    """The networks trained one by one, by width, and the joint trainings, by label."""
     sizes = [size for size in SIZES if is_kept(f"single-{size:g}")]
     joint = {label: kept(name) for name, label in JOINT.items() if is_kept(name)}
-    if not sizes or not joint:
+    return {size: kept(f"single-{size:g}") for size in sizes}, joint
+
+
+def single_picture(_: str) -> str:
+    """The networks trained one by one as if they were the front of one training."""
+    alone, joint = alone_and_joint()
+    if not alone or not joint:
         return ""
-    alone = {size: kept(f"single-{size:g}") for size in sizes}
+    chosen = [*joint.values()][-1]
+    by_seed = [[front_of(entry) for entry in entries] for entries in zip(*alone.values())]
+    together = [
+        Front([point for front in fronts for point in front], fronts[0].cost, fronts[0].span)
+        for fronts in by_seed
+    ]
+    title = "One joint training, and networks trained one by one"
+    file = DOCS / "results-single.png"
+    curves = {"joslim": [front_of(entry) for entry in chosen], "single": together}
+    draw_panels({title: curves}, file)
+    return f"![{title}]({file.name})"
+
+
+def single_table(_: str) -> str:
+    """Networks trained one by one, and what the joint trainings have at the same cost."""
+    alone, joint = alone_and_joint()
+    if not alone or not joint:
+        return ""
+    sizes = [*alone]
     full = max(front_of(entry).span[1] for entry in alone[sizes[0]])
     lines = []
     for size, entries in alone.items():
