@@ -44,6 +44,7 @@ RESNET8: Row = {
     "val": 1000,
     "lr": 0.25,
     "full_weight": 3.0,
+    "log_share": 0.0,
     "threads": 1,
 }
 # Half the steps, for a step takes more than twice as long.
@@ -163,7 +164,12 @@ def judged_again(name: str, seed: int, out: Path) -> Entry:
     source = out / settings["weights_of"] / f"{model}-macs-{method}-seed{seed}"
     run = joslim.load(source)
     file = settings.get("device_file")
-    config = replace(run.config, cost=cost, device_file=str(RESULTS / file) if file else None)
+    config = replace(
+        run.config,
+        cost=cost,
+        device_file=str(RESULTS / file) if file else None,
+        log_share=settings.get("log_share"),
+    )
     torch.manual_seed(seed)
     start = time.perf_counter()
     job = make_job(config)

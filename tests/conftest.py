@@ -83,7 +83,8 @@ def thorough_searches() -> Callable[[], AbstractContextManager[None]]:
     from joslim.methods import PRESETS
 
     searchers = PRESETS["default"].searchers
-    as_ever, quick = dict(searchers), dict.fromkeys(searchers, ("targeted", {"rounds": 2}))
+    as_ever = dict(searchers)
+    quick = {name: (kind, {**options, "rounds": 2}) for name, (kind, options) in as_ever.items()}
     assert {name for name, _ in as_ever.values()} == {"targeted"}
     searchers.update(quick)
 

@@ -194,11 +194,13 @@ def unevenness(costs: np.ndarray) -> float:
 
 
 def test_costs_are_visited_evenly_only_with_targets(digits: Data) -> None:
-    even = costs_chosen(slimming_of(digits, "joslim", every=1, rescore=8), 30)
+    quick = {"every": 1, "rescore": 8}
+    even_targets = {"log_share": 0.0}
+    even = costs_chosen(slimming_of(digits, "joslim", **quick, search_options=even_targets), 30)
     assert unevenness(even) < 0.15
     assert min(np.histogram(even, bins=4, range=(0, 1))[0]) >= len(even) // 8
-    quick = RandomScalarized(restarts=1, raw_samples=16, iterations=10, fit_iterations=20)
-    drawn = costs_chosen(slimming_of(digits, "joslim", every=1, rescore=8, searcher=quick), 6)
+    by_chance = RandomScalarized(restarts=1, raw_samples=16, iterations=10, fit_iterations=20)
+    drawn = costs_chosen(slimming_of(digits, "joslim", **quick, searcher=by_chance), 6)
     assert unevenness(drawn) > 0.25
 
 
@@ -388,6 +390,8 @@ def test_the_default_preset(digits: Data) -> None:
     slimming = slimming_of(digits, "joslim")
     assert type(slimming.searcher) is Targeted
     assert (slimming.searcher.beta, slimming.searcher.epsilon) == (0.1, 0.02)
+    assert slimming.searcher.log_share == 0.5
+    assert slimming_of(digits, "joslim", searcher="targeted").searcher == slimming.searcher
     budgets = [slimming_of(digits, "joslim", every=k).rescore_budget for k in (1, 4, 10, 313)]
     assert budgets == [8, 8, 20, 64], "scoring stays a small part of the passes of a round"
     chosen = slimming_of(digits, "joslim", searcher="mobo-ts2").searcher
