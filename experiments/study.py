@@ -86,6 +86,10 @@ ROWS: dict[str, Row] = {
     **by_cost("latency", device_file="latency-resnet8.json"),
     # 2. What a user would do instead.
     **{f"single-{size:g}": row("single", widths=f"{size:g}") for size in SIZES},
+    **{
+        f"single-{size:g}-longer": row("single", widths=f"{size:g}", steps=3000)
+        for size in (1.0, 0.5)
+    },
     # Joint, as well as alone: fewer passes a step, and more steps in the same time.
     "joslim-fewer-passes": row("joslim", samples=1, full_first=0.3),
     "joslim-longer": row("joslim", samples=1, full_first=0.3, steps=3000),
