@@ -3,9 +3,9 @@
     python experiments/results.py
 
 The words are those of experiments/results_template.md. In it {{table NAME}} and {{picture NAME}}
-stand for the tables below, {{widths ROW}} for what a row has found, {{single}} and
-{{single_picture}} for the networks trained one by one, and {{commits}} for where the figures come
-from. Sections without any results yet are left out.
+stand for the tables below, {{widths ROW}} for what a row has found, {{single}}, {{single_picture}}
+and {{longer}} for the networks trained one by one, and {{commits}} for where the figures come from.
+Sections without any results yet are left out.
 """
 
 from __future__ import annotations
@@ -90,6 +90,7 @@ def filled(section: str) -> str:
         "single": single_table,
         "single_picture": single_picture,
         "widths": widths_table,
+        "longer": longer_alone,
         "commits": commits,
     }
     shown = {place[0]: makers[place[1]](place[2]) for place in PLACE.finditer(section)}
@@ -123,7 +124,7 @@ def table_of(name: str) -> str:
             for at, share in enumerate(SHARES)
         },
         "validation": lambda row: f"{row['validation']:.2f}",
-        "minutes": lambda row: f"{row['seconds'] / 60:.1f}",
+        "minutes": lambda row: f"{row['minutes']:.1f}",
         "choosing": lambda row: f"{row['choosing']:.0%}",
     }
     lines = [[column(row) for column in columns.values()] for row in rows]
@@ -131,12 +132,13 @@ def table_of(name: str) -> str:
 
 
 def further_figures(name: str) -> dict[str, float]:
-    """The area by the validation images, and the share of the time that choosing widths took."""
+    """The area by the validation images, and the time: all, and what choosing widths took of it."""
     runs = json.loads((RESULTS / f"{name}.json").read_text())["runs"]
     parts = [run["parts"].get(part, 0.0) for run in runs for part in ("search", "scoring")]
     areas = [entry.front.area("val_error") for entry in kept(name)]  # type: ignore[union-attr]
     return {
         "validation": statistics.fmean(area for area in areas if area is not None),
+        "minutes": minutes_of(kept(name)),
         "choosing": sum(parts) / sum(run["seconds"] for run in runs),
     }
 
@@ -214,13 +216,24 @@ def single_table(_: str) -> str:
     return markdown(["width", "share of the macs", "alone", *joint], lines)
 
 
+def longer_alone(_: str) -> str:
+    """The networks that were trained alone for as long as the longer joint training."""
+    found = {
+        row["widths"]: [front_of(entry)[0].test_error for entry in kept(name)]
+        for name, row in ROWS.items()
+        if row["method"] == "single" and name.endswith("-longer") and is_kept(name)
+    }
+    return ", ".join(f"width {size}: {mean_and_spread(errors)} %" for size, errors in found.items())
+
+
 def front_of(entry: Entry) -> Front:
     assert entry.front is not None
     return entry.front
 
 
 def minutes_of(entries: list[Entry]) -> float:
-    return statistics.fmean(entry.seconds or 0.0 for entry in entries) / 60
+    """Of the fastest: what else the machine did has only ever made a training longer."""
+    return min(entry.seconds or 0.0 for entry in entries) / 60
 
 
 def widths_table(name: str) -> str:
