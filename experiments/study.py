@@ -26,6 +26,7 @@ from joslim.comparing.entries import Entry
 from joslim.data.files import data_root
 from joslim.errors import UserError
 from joslim.front import Front, Point
+from joslim.runs.config import SEARCHING
 from joslim.runs.job import make_job
 from joslim.runs.whereabouts import last_record, seconds_of
 from joslim.widths import WidthSpace
@@ -66,7 +67,10 @@ SIZES = (1.0, 0.85, 0.7, 0.5, 0.316)
 
 
 def row(method: str, base: Row = RESNET8, /, **settings: Any) -> Row:
-    return {"method": method, "cost": "macs", **base, **settings}
+    found = {"method": method, "cost": "macs", **base, **settings}
+    if method not in SEARCHING:
+        found.pop("log_share", None)
+    return found
 
 
 def by_cost(cost: str, **settings: Any) -> dict[str, Row]:
@@ -150,6 +154,12 @@ def found(name: str, seeds: list[int], out: Path, at_once: int | None) -> list[E
 
 
 def trained(name: str, seeds: list[int], out: Path, at_once: int | None) -> list[Entry]:
+    comparison = joslim.compare(seeds=seeds, out=out / name, at_once=at_once, **asked(name))
+    return [entry for entry in comparison.entries if entry.seed in seeds]
+
+
+def asked(name: str) -> Row:
+    """The comparison that is this row."""
     settings = dict(ROWS[name])
     if "device_file" in settings:
         settings["device_file"] = str(RESULTS / settings["device_file"])
@@ -157,8 +167,7 @@ def trained(name: str, seeds: list[int], out: Path, at_once: int | None) -> list
     if folder:
         settings["data"] = f"{kind}:{data_root(None) / folder}"
     one = {f"{key}s": [settings.pop(key)] for key in ("method", "cost", "model")}
-    comparison = joslim.compare(seeds=seeds, out=out / name, at_once=at_once, **one, **settings)
-    return [entry for entry in comparison.entries if entry.seed in seeds]
+    return {**one, **settings}
 
 
 def judged_again(name: str, seed: int, out: Path) -> Entry:

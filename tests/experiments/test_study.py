@@ -8,6 +8,7 @@ import pytest
 
 import joslim
 from joslim.comparing.entries import Entry
+from joslim.comparing.plan import asked_plan
 from joslim.runs.run import Run
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -58,13 +59,15 @@ def test_a_page_of_what_there_is(
     assert "## More knobs" not in text, "no larger network was trained"
 
 
-def test_every_row_is_a_configuration() -> None:
-    from joslim.runs.config import config_of
-
-    for row in study.ROWS.values():
-        config_of({key: value for key, value in row.items() if key != "weights_of"})
-    for row in study.ROWS.values():
-        assert row.get("weights_of", "slim") in study.ROWS
+@pytest.mark.parametrize("name", study.ROWS)
+def test_every_row_is_a_comparison(name: str) -> None:
+    if source := study.ROWS[name].get("weights_of"):
+        assert source in study.ROWS
+        return
+    settings = study.asked(name)
+    lists = {key: settings.pop(key) for key in ("methods", "costs", "models")}
+    plan = asked_plan({**lists, "seeds": [0]}, settings, None)
+    assert len(plan.tasks) == 1
 
 
 @pytest.mark.parametrize("method", ["slim", "bignas"])
