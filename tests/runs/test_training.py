@@ -627,10 +627,13 @@ def test_objects_are_needed_to_go_on(tiny: Options, tmp_path: Path) -> None:
 
 def test_weights_of_a_run_to_start_from(finished: Run, tiny: Options, tmp_path: Path) -> None:
     file = finished.folder.file("checkpoint") / "model.safetensors"
-    run = train(out=tmp_path / "a", init=file, **tiny)
+    run = train(out=tmp_path / "a", init=file, **{**tiny, "lr": 1e-9})
     assert run.config.init == str(file)
-    start, first = metrics_of(run.path)[0]["loss"], metrics_of(finished.path)[0]["loss"]
-    assert start < first
+    start = load_file(file)
+    for name, parameter in run.net.named_parameters():
+        # Channels are sorted by their importance at first: the values are the same.
+        now, before = (weights.flatten().sort().values for weights in (parameter, start[name]))
+        assert torch.allclose(now, before, atol=1e-6), "too slow to get away from there"
 
 
 def test_a_new_head_is_on_record(tiny: Options, tmp_path: Path) -> None:
