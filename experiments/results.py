@@ -133,12 +133,12 @@ def table_of(name: str) -> str:
 
 def further_figures(name: str) -> dict[str, float]:
     """The area by the validation images, and the time: all, and what choosing widths took of it."""
-    runs = json.loads((RESULTS / f"{name}.json").read_text())["runs"]
+    runs, entries = json.loads((RESULTS / f"{name}.json").read_text())["runs"], kept(name)
     parts = [run["parts"].get(part, 0.0) for run in runs for part in ("search", "scoring")]
-    areas = [entry.front.area("val_error") for entry in kept(name)]  # type: ignore[union-attr]
+    areas = [front_of(entry).area("val_error") for entry in entries]
     return {
         "validation": statistics.fmean(area for area in areas if area is not None),
-        "minutes": minutes_of(kept(name)),
+        "minutes": minutes_of(entries),
         "choosing": sum(parts) / sum(run["seconds"] for run in runs),
     }
 
@@ -202,8 +202,7 @@ def single_table(_: str) -> str:
     alone, joint = alone_and_joint()
     if not alone or not joint:
         return ""
-    sizes = [*alone]
-    full = max(front_of(entry).span[1] for entry in alone[sizes[0]])
+    full = max(front_of(entry).span[1] for entries in alone.values() for entry in entries)
     lines = []
     for size, entries in alone.items():
         budget = front_of(entries[0])[0].costs["macs"]

@@ -246,6 +246,13 @@ def allowed(item: Any) -> str:
 
 FIELDS = {item.name: item for item in fields(Config)}
 DEFAULTS = {item.name: item.default for item in fields(Config) if item.default is not MISSING}
+# What a run had that was begun before there was the setting, where the default is another now.
+BEFORE = {"full_weight": 1.0}
+
+
+def completed(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of a run, also of an older version, which did not know all settings."""
+    return {**DEFAULTS, **BEFORE, **stored}
 
 
 def config_of(values: Mapping[str, Any]) -> Config:

@@ -15,7 +15,7 @@ from typing import Any
 
 from joslim.errors import UserError
 from joslim.front import ERRORS, LATENCY, Front, Point
-from joslim.runs.config import DEFAULTS
+from joslim.runs.config import completed
 from joslim.runs.course import curves_of, part, short, times_of
 from joslim.runs.folder import CONFIG, HISTORY, METRICS, RunFolder, read_lines
 from joslim.runs.fronts import timed_fronts
@@ -45,7 +45,7 @@ def story_of(path: str | Path, device_file: str | Path | None = None) -> Story:
     config = json_value(facts, "config", CONFIG)
     if not isinstance(config, dict):
         raise UserError(f"{CONFIG}.config: {shown(config)} is not a JSON object")
-    config = {**DEFAULTS, **config}  # an older version did not know all settings
+    config = completed(config)
     metrics = lines_of(folder, METRICS)
     history = read_history(folder)
     where = where_is(folder.path)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from joslim.errors import UserError
-from joslim.runs.config import DEFAULTS, SEARCH_OPTIONS, WHERE_AND_HOW
+from joslim.runs.config import SEARCH_OPTIONS, WHERE_AND_HOW, completed
 from joslim.runs.folder import CONFIG
 from joslim.runs.whereabouts import total_steps
 from joslim.untrusted import json_name, json_value, shown
@@ -39,8 +39,7 @@ def settings_of(facts: Mapping[str, Any], low: float | str | None) -> dict[str, 
 
     facts: what config.json holds. low: the lowest width of its network.
     """
-    # An older version did not know all settings.
-    config = {**DEFAULTS, **json_value(facts, "config", CONFIG)}
+    config = completed(json_value(facts, "config", CONFIG))
     known = {k: v for k, v in config.items() if k not in WHERE_AND_HOW | REWORDED}
     return {**known, "steps": steps_of(facts), "low": low}
 

@@ -23,7 +23,7 @@ from joslim.loop import Slimming, timed
 from joslim.processes import alike, any_asked, is_first, joined, on_first, restarted, world
 from joslim.reports.figures import draw_run
 from joslim.runs import checkpoint
-from joslim.runs.config import DEFAULTS, WHERE_AND_HOW, Config, config_of
+from joslim.runs.config import WHERE_AND_HOW, Config, completed, config_of
 from joslim.runs.folder import (
     CONFIG,
     FRONT,
@@ -301,8 +301,8 @@ def take_over(job: Job, folder: RunFolder, until: int | None) -> None:
 def check_same_training(job: Job, folder: RunFolder, until: int | None) -> None:
     stored = folder.read(CONFIG)
     theirs = json_value(stored, "config", CONFIG)
-    if isinstance(theirs, dict):  # an older version did not know all settings
-        theirs = {**DEFAULTS, **theirs}
+    if isinstance(theirs, dict):
+        theirs = completed(theirs)
     may_change = WHERE_AND_HOW if until is None else WHERE_AND_HOW | {"steps", "epochs"}
     for key, value in job.config.to_json().items():
         if key in may_change:

@@ -359,6 +359,19 @@ def test_resume_begins_where_there_is_nothing(finished: Run, tiny: Options, tmp_
     assert_same_run(finished.path, tmp_path / "a")
 
 
+def test_a_run_from_before_a_setting_goes_on_as_it_was(tiny: Options, tmp_path: Path) -> None:
+    whole = train(out=tmp_path / "whole", full_weight=1.0, **tiny)
+    with pytest.raises(Crash):
+        train(out=tmp_path / "a", full_weight=1.0, watch=crash_at("train", 5), **tiny)
+    facts = json.loads((tmp_path / "a" / "config.json").read_text())
+    del facts["config"]["full_weight"]
+    (tmp_path / "a" / "config.json").write_text(json.dumps(facts))
+    stored = Run(RunFolder(tmp_path / "a")).config
+    assert stored.full_weight == 1.0, "not today's default"
+    again = train(out=tmp_path / "a", resume=True, full_weight=stored.full_weight, **tiny)
+    assert again.front == whole.front
+
+
 def test_resume_does_not_take_a_folder_of_somebody_else(tiny: Options, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(UserError, match="holds no run"):
