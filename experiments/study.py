@@ -68,7 +68,7 @@ SIZES = (1.0, 0.85, 0.7, 0.5, 0.316)
 
 def row(method: str, base: Row = RESNET8, /, **settings: Any) -> Row:
     found = {"method": method, "cost": "macs", **base, **settings}
-    if method not in SEARCHING:
+    if method not in SEARCHING or "searcher" in settings:  # only the default search takes it
         found.pop("log_share", None)
     return found
 

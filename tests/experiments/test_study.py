@@ -9,7 +9,9 @@ import pytest
 import joslim
 from joslim.comparing.entries import Entry
 from joslim.comparing.plan import asked_plan
+from joslim.runs.config import SEARCH_OPTIONS
 from joslim.runs.run import Run
+from joslim.search import searcher
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 sys.path.insert(0, str(EXPERIMENTS))
@@ -68,6 +70,8 @@ def test_every_row_is_a_comparison(name: str) -> None:
     lists = {key: settings.pop(key) for key in ("methods", "costs", "models")}
     plan = asked_plan({**lists, "seeds": [0]}, settings, None)
     assert len(plan.tasks) == 1
+    options = {key: settings[key] for key in SEARCH_OPTIONS if key in settings}
+    assert searcher(settings.get("searcher", "targeted"), **options)
 
 
 @pytest.mark.parametrize("method", ["slim", "bignas"])
