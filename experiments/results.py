@@ -3,8 +3,9 @@
     python experiments/results.py
 
 The words are those of experiments/results_template.md. In it {{table NAME}} and {{picture NAME}}
-stand for the tables below, {{widths ROW}} for what a row has found, {{single}}, {{single_picture}}
-and {{longer}} for the networks trained one by one, and {{commits}} for where the figures come from.
+stand for the tables below, {{summary}} for the methods in all of them, {{widths ROW}} for what a
+row has found, {{single}}, {{single_picture}} and {{longer}} for the networks trained one by one,
+and {{commits}} for where the figures come from.
 Sections without any results yet are left out.
 """
 
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from study import RESULTS, ROWS, SIZES, kept
+from study import METHODS, RESULTS, ROWS, SIZES, kept
 
 from joslim.comparing.comparison import Comparison
 from joslim.comparing.entries import Entry
@@ -50,7 +51,7 @@ class Table:
 
 
 def methods(suffix: str = "") -> dict[str, str]:
-    return {f"{name}{suffix}": name for name in ("slim", "bignas", "autoslim", "joslim")}
+    return {f"{name}{suffix}": name for name in METHODS}
 
 
 def changes(method: str) -> dict[str, str]:
@@ -75,6 +76,10 @@ TABLES = {
 }
 
 
+# Where methods meet, under equal conditions.
+CONTESTS = ("macs", "memory", "latency", "resnet20", "mobilenet")
+
+
 def main() -> None:
     sections = re.split(r"(?m)^(?=## )", TEMPLATE.read_text())
     text = "".join(filled(section) for section in sections)
@@ -85,6 +90,7 @@ def main() -> None:
 def filled(section: str) -> str:
     """Nothing, if all that it should show is missing."""
     makers = {
+        "summary": summary,
         "table": table_of,
         "picture": picture_of,
         "single": single_table,
@@ -101,6 +107,22 @@ def filled(section: str) -> str:
 
 def is_kept(name: str) -> bool:
     return (RESULTS / f"{name}.json").is_file()
+
+
+def summary(_: str) -> str:
+    """The areas of all methods, wherever two of them met."""
+    lines = []
+    for table in (TABLES[name] for name in CONTESTS):
+        found = {label: areas(kept(name)) for name, label in table.rows.items() if is_kept(name)}
+        if len(found) > 1:
+            cells = [mean_and_spread(found[name], 2) if name in found else "" for name in METHODS]
+            lines.append([table.title, *cells])
+    return markdown(["area, %", *METHODS], lines) if lines else ""
+
+
+def areas(entries: list[Entry], error: str = "test_error") -> list[float]:
+    found = [front_of(entry).area(error) for entry in entries]
+    return [area for area in found if area is not None]
 
 
 def table_of(name: str) -> str:
@@ -135,9 +157,8 @@ def further_figures(name: str) -> dict[str, float]:
     """The area by the validation images, and the time: all, and what choosing widths took of it."""
     runs, entries = json.loads((RESULTS / f"{name}.json").read_text())["runs"], kept(name)
     parts = [run["parts"].get(part, 0.0) for run in runs for part in ("search", "scoring")]
-    areas = [front_of(entry).area("val_error") for entry in entries]
     return {
-        "validation": statistics.fmean(area for area in areas if area is not None),
+        "validation": statistics.fmean(areas(entries, "val_error")),
         "minutes": minutes_of(entries),
         "choosing": sum(parts) / sum(run["seconds"] for run in runs),
     }

@@ -52,6 +52,8 @@ def test_a_page_of_what_there_is(
     at_full = f"{finished.front[-1].test_error:.1f} ± 0.0"
     validation = f"{finished.front.area('val_error'):.2f}"
     assert f" {at_full} | {validation} | 1.0 | " in row
+    area = f"{finished.front.area():.2f} ± 0.00"
+    assert f"| ResNet8, multiply-adds | {area} |  |  | {area} |" in text, "methods side by side"
     assert "| label_share 1.0 | 2 |" in text
     assert (kept_rows / "results-macs.png").stat().st_size > 10_000
     assert "{{" not in text
