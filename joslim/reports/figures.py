@@ -189,7 +189,7 @@ def draw_visits(figure: Figure, axes: Axes, visits: Sequence[Visit]) -> None:
 
 
 def label_ends(axes: Axes, front: Front, measure: str) -> None:
-    """The figures of the cheapest child beside it, of the dearest one at the foot."""
+    """The figures of the cheapest child above all marks, of the dearest one at the foot."""
     from matplotlib.patheffects import withStroke
 
     look: dict[str, Any] = {
@@ -200,7 +200,7 @@ def label_ends(axes: Axes, front: Front, measure: str) -> None:
         "path_effects": [withStroke(linewidth=3, foreground="white")],
     }
     first, last = front[0], front[-1]
-    place = (first.costs[front.key], getattr(first, measure))
+    place = (first.costs[front.key], max(getattr(point, measure) for point in front))
     axes.annotate(in_words(first, front, measure), place, xytext=(9, 3), va="bottom", **look)
     if len(front) > 1:
         foot: Any = (last.costs[front.key], 0.0)

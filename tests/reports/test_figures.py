@@ -87,6 +87,18 @@ def test_the_ends_of_a_front_are_labelled(front: Front, labels: list[str]) -> No
     assert [text.get_text() for text in axes.texts] == labels
 
 
+def test_the_label_of_the_cheapest_child_covers_no_other() -> None:
+    rows = [(1e6, 3.0, 50.0), (1.1e6, 2.5, 53.0), (3e6, 2.0, 40.0)]
+    rest = {"params": 1.0, "memory": 1.0}
+    points = [Point(SPACE.full, {"macs": m, **rest}, loss, None, e) for m, loss, e in rows]
+    axes = new_figure(8).add_subplot()
+    draw_fronts(axes, {"a": Front(points, "macs", (1e6, 4e6))})
+    axes.figure.draw_without_rendering()
+    label = axes.texts[0].get_window_extent()
+    dots = axes.transData.transform([(m, error) for m, _, error in rows])
+    assert label.y0 > dots[:, 1].max()
+
+
 def test_steps_are_what_would_be_picked() -> None:
     """A child that is worse in training than a cheaper one is a dot beside the line."""
     costs = {"params": 1.0, "memory": 1.0}
