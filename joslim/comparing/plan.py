@@ -21,6 +21,7 @@ from joslim.runs.config import (
     FIELDS,
     SEARCH_OPTIONS,
     SEARCHING,
+    WHERE_AND_HOW,
     checked,
     config_of,
     config_text,
@@ -41,8 +42,6 @@ ONLY_FOR = {
     "replay": ("joslim",),
     "widths": ("single",),
 }
-# Where and how a run runs: this may differ from one command to the next.
-MAY_CHANGE = ("device", "threads", "workers", "data_root", "device_file")
 
 
 @dataclass(frozen=True)
@@ -93,9 +92,9 @@ class Plan:
         return list(dict.fromkeys(getattr(task, name) for task in self.tasks))
 
     def grown(self, more: Plan) -> Plan:
-        """With the tasks of another plan too; the settings stay."""
+        """With the tasks of another plan too; the settings stay, save where and how it runs."""
         tasks = tuple(dict.fromkeys([*self.tasks, *more.tasks]))
-        changed = {key: more.settings[key] for key in MAY_CHANGE if key in more.settings}
+        changed = {key: more.settings[key] for key in WHERE_AND_HOW if key in more.settings}
         return Plan(tasks, {**self.settings, **changed}, self.at_once)
 
     def running(self, tasks: Iterable[Task], at_once: int) -> Plan:
@@ -248,7 +247,7 @@ def trusted_settings(known: Plan) -> dict[str, Any]:
 def refuse_changes(given: Mapping[str, Any], known: Plan) -> None:
     for key, value in given.items():
         there = known.settings.get(key, DEFAULTS[key])
-        if key not in MAY_CHANGE and value != there:
+        if key not in WHERE_AND_HOW and value != there:
             has = "its default" if there is None else shown(there)
             raise UserError(
                 f"{key}: {shown(value)} given, the comparison has {has}; "

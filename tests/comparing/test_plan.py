@@ -144,8 +144,8 @@ def test_settings_of_a_comparison_do_not_change() -> None:
             asked(begun, settings)
         assert words in str(caught.value)
     # What is the same, or only says where a run runs, is fine.
-    again = begun.grown(asked(begun, {"steps": 10, "samples": 2, "threads": 4}))
-    assert again.settings == {"steps": 10, "data": "digits", "threads": 4}
+    again = begun.grown(asked(begun, {"steps": 10, "samples": 2, "threads": 4, "log_every": 7}))
+    assert again.settings == {"steps": 10, "data": "digits", "threads": 4, "log_every": 7}
 
 
 def test_code_that_a_file_names_is_not_imported() -> None:
