@@ -4,8 +4,8 @@
 
 The words are those of experiments/results_template.md. In it {{table NAME}} and {{picture NAME}}
 stand for the tables below, {{summary}} for the methods in all of them, {{widths ROW}} for what a
-row has found, {{single}}, {{single_picture}} and {{longer}} for the networks trained one by one,
-and {{commits}} for where the figures come from.
+row has found, {{rates}} for the learning rates, {{single}}, {{single_picture}} and {{longer}} for
+the networks trained one by one, and {{commits}} for where the figures come from.
 Sections without any results yet are left out.
 """
 
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from study import METHODS, RESULTS, ROWS, SIZES, kept
+from study import METHODS, RATES, RESULTS, ROWS, SIZES, TUNED, kept
 
 from joslim.comparing.comparison import Comparison
 from joslim.comparing.entries import Entry
@@ -60,7 +60,7 @@ def changes(method: str) -> dict[str, str]:
     rows = {method: method}
     for name, row in ROWS.items():
         changed = {key: value for key, value in row.items() if base.get(key) != value}
-        if changed and not {"method", "cost", "model"} & {*changed}:
+        if changed and {*changed} != {"lr"} and not {"method", "cost", "model"} & {*changed}:
             rows[name] = ", ".join(f"{key} {value}" for key, value in changed.items())
     return rows
 
@@ -93,6 +93,7 @@ def filled(section: str) -> str:
         "summary": summary,
         "table": table_of,
         "picture": picture_of,
+        "rates": rates_table,
         "single": single_table,
         "single_picture": single_picture,
         "widths": widths_table,
@@ -162,6 +163,20 @@ def further_figures(name: str) -> dict[str, float]:
         "minutes": minutes_of(entries),
         "choosing": sum(parts) / sum(run["seconds"] for run in runs),
     }
+
+
+def rates_table(_: str) -> str:
+    """By validation and with the seed that all of them have: which learning rate each prefers."""
+    rates = sorted({*RATES, ROWS["slim"]["lr"]})
+    lines = []
+    for method in TUNED:
+        names = [
+            method if rate == ROWS[method]["lr"] else f"{method}-lr-{rate:g}" for rate in rates
+        ]
+        if all(map(is_kept, names)):
+            firsts = [areas(kept(name)[:1], "val_error") for name in names]
+            lines.append([method, *(mean_and_spread(found, 2) for found in firsts)])
+    return markdown(["", *(f"{rate:g}" for rate in rates)], lines) if lines else ""
 
 
 def markdown(head: list[str], lines: list[list[str]]) -> str:

@@ -83,6 +83,8 @@ def by_cost(cost: str, **settings: Any) -> dict[str, Row]:
 
 
 METHODS = ("slim", "bignas", "autoslim", "joslim")
+TUNED = ("slim", "bignas", "joslim")
+RATES = (0.15, 0.4)
 
 ROWS: dict[str, Row] = {
     # 1. What the paper claims.
@@ -99,11 +101,12 @@ ROWS: dict[str, Row] = {
     "joslim-fewer-passes": row("joslim", samples=1, full_first=0.3),
     "joslim-longer": row("joslim", samples=1, full_first=0.3, steps=3000),
     "joslim-longer-log": row("joslim", samples=1, full_first=0.3, steps=3000, log_share=0.5),
+    # The learning rate, tried with as much effort for each method: with seed 0, by validation.
+    **{f"{name}-lr-{lr:g}": row(name, lr=lr) for name in TUNED for lr in RATES},
     # 3. What moves the area: the recipe first, which all methods share.
     "slim-full-weight-1": row("slim", full_weight=1.0),
     "joslim-full-weight-1": row("joslim", full_weight=1.0),
     "slim-full-first": row("slim", full_first=0.3),
-    "slim-lr-0.1": row("slim", lr=0.1),
     "slim-lr-0.5-full-weight-1": row("slim", lr=0.5, full_weight=1.0),
     "slim-labels": row("slim", label_share=1.0),
     # What joslim could do otherwise.

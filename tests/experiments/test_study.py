@@ -24,7 +24,7 @@ import study  # noqa: E402
 def kept_rows(finished: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for module in (study, results):
         monkeypatch.setattr(module, "RESULTS", tmp_path)
-    for name in ("slim", "joslim", "single-1", "joslim-labels"):
+    for name in ("slim", "joslim", "single-1", "joslim-labels", "slim-lr-0.15", "slim-lr-0.4"):
         row = study.ROWS[name]
         entries = [
             Entry(row["model"], row["cost"], row["method"], seed, finished.path, finished.front)
@@ -46,7 +46,7 @@ def test_a_page_of_what_there_is(
 ) -> None:
     monkeypatch.setattr(results, "DOCS", kept_rows)
     results.main()
-    assert f"4 of {len(study.ROWS)} rows" in capsys.readouterr().out
+    assert f"6 of {len(study.ROWS)} rows" in capsys.readouterr().out
     text = (kept_rows / "results.md").read_text()
     (row,) = (line for line in text.splitlines() if line.startswith("| slim | 2 |"))
     at_full = f"{finished.front[-1].test_error:.1f} ± 0.0"
@@ -55,6 +55,7 @@ def test_a_page_of_what_there_is(
     area = f"{finished.front.area():.2f} ± 0.00"
     assert f"| ResNet8, multiply-adds | {area} |  |  | {area} |" in text, "methods side by side"
     assert "| label_share 1.0 | 2 |" in text
+    assert f"| slim | {validation} | {validation} | {validation} |" in text, "the learning rates"
     assert (kept_rows / "results-macs.png").stat().st_size > 10_000
     assert "{{" not in text
     assert "## Against networks trained one by one" in text
