@@ -27,8 +27,9 @@ from joslim.data.files import data_root
 from joslim.errors import UserError
 from joslim.front import Front, Point
 from joslim.runs.config import SEARCHING
+from joslim.runs.folder import METRICS
 from joslim.runs.job import make_job
-from joslim.runs.whereabouts import last_record, seconds_of
+from joslim.runs.whereabouts import last_record
 from joslim.widths import WidthSpace
 
 RESULTS = Path(__file__).parent / "results"
@@ -193,8 +194,22 @@ def judged_again(name: str, seed: int, out: Path) -> Entry:
     job.net.load_state_dict(run.net.state_dict())
     job.slimming.steps = job.total_steps
     front = job.front()
-    seconds = (seconds_of(source) or 0.0) + time.perf_counter() - start
-    return Entry(model, cost, method, seed, source, front=front, seconds=seconds)
+    # As if it had been trained with this cost: the training once, the choosing and judging anew.
+    training = end_of_training(source)
+    seconds = training["seconds"] + time.perf_counter() - start
+    parts = {"data": training["parts"]["data"], **job.slimming.seconds}
+    folder = out / name / f"{model}-{cost}-{method}-seed{seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    record = {"step": job.total_steps, "phase": "front", "seconds": seconds, "parts": parts}
+    (folder / METRICS).write_text(json.dumps(record) + "\n")
+    return Entry(model, cost, method, seed, folder, front=front, seconds=seconds)
+
+
+def end_of_training(run: Path) -> dict[str, Any]:
+    """What metrics.jsonl says of the last step, before children were chosen and judged."""
+    records = map(json.loads, (run / METRICS).read_text().splitlines())
+    *_, last = (record for record in records if "phase" not in record)
+    return last
 
 
 def keep(name: str, entries: list[Entry]) -> None:
@@ -203,6 +218,8 @@ def keep(name: str, entries: list[Entry]) -> None:
     for entry in entries:
         print(name, entry.seed, entry.failure or f"area {entry.front and entry.front.area():.2f}")
     fronts = [(entry, entry.front) for entry in entries if entry.front is not None]
+    if not fronts:
+        return
     first = fronts[0][1]
     head = {
         "settings": ROWS[name],
@@ -210,9 +227,18 @@ def keep(name: str, entries: list[Entry]) -> None:
         "costs": list(first.costs),
         "space": first.space.to_json(),
     }
-    runs = [json.dumps(run_of(entry, front)) for entry, front in fronts]
-    text = json.dumps(head)[:-1] + ', "runs": [\n' + ",\n".join(runs) + "\n]}\n"
+    runs = {run["seed"]: run for run in kept_runs(name)}
+    runs |= {entry.seed: run_of(entry, front) for entry, front in fronts}
+    lines = [json.dumps(runs[seed]) for seed in sorted(runs)]
+    text = json.dumps(head)[:-1] + ', "runs": [\n' + ",\n".join(lines) + "\n]}\n"
     (RESULTS / f"{name}.json").write_text(text)
+
+
+def kept_runs(name: str) -> list[dict[str, Any]]:
+    """Of other seeds, from before: those of the same settings."""
+    file = RESULTS / f"{name}.json"
+    row = json.loads(file.read_text()) if file.is_file() else {}
+    return row["runs"] if row.get("settings") == ROWS[name] else []
 
 
 def run_of(entry: Entry, front: Front) -> dict[str, Any]:

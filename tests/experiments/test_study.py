@@ -96,3 +96,28 @@ def test_weights_are_judged_by_another_cost(
     both = again.keys() & before.keys()
     assert both, "at least the smallest child, which nothing can beat, is in both"
     assert all(again[counts] == before[counts] for counts in both), "the same weights"
+    ended = study.end_of_training(folder)
+    assert "phase" not in ended
+    assert (entry.seconds or 0) > ended["seconds"], "the training, and being judged once"
+    parts = study.run_of(entry, entry.front)["parts"]
+    assert ("scoring" in parts) == (method == "bignas"), "its own choosing, not the first one's"
+
+
+def test_seeds_are_added_to_what_is_kept(
+    kept_rows: Path, finished: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = study.ROWS["slim"]
+    more = Entry(
+        row["model"], row["cost"], row["method"], 7, finished.path, finished.front, seconds=9.0
+    )
+    study.keep("slim", [more])
+    assert [(e.seed, e.seconds) for e in study.kept("slim")] == [(0, 60.0), (1, 60.0), (7, 9.0)]
+    monkeypatch.setitem(study.ROWS, "slim", {**row, "lr": 0.5})
+    study.keep("slim", [more])
+    assert [entry.seed for entry in study.kept("slim")] == [7], "others had other settings"
+
+
+def test_a_row_that_failed_leaves_what_was_kept(kept_rows: Path) -> None:
+    row = study.ROWS["slim"]
+    study.keep("slim", [Entry(row["model"], "macs", "slim", 0, kept_rows, failure="no memory")])
+    assert len(study.kept("slim")) == 2
