@@ -196,11 +196,9 @@ def spoil_json(file: Path, rng: random.Random) -> str:
 
 
 def spoil_place(file: Path, rng: random.Random) -> str:
-    """Something else is where the file should be, or where it will be written to."""
+    """Something else is where the file should be."""
     outside = file.parents[1 if file.parent.name == "run" else 2] / "outside"
-    if rng.random() < 0.3:
-        file = file.with_name(f"{file.name}.new")
-    elif file.exists():
+    if file.exists():
         file.unlink()
     how = rng.choice(["gone", "folder", "link", "dangling", "loop", "pipe", "zero"])
     if how == "folder":

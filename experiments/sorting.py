@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import copy
 import os
-import pickle
 import statistics
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +24,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 import joslim
+from joslim.data.pickles import read_pickle
 from joslim.slimmable.ordering import (
     IMPORTANCE,
     Importance,
@@ -71,12 +71,11 @@ def load(split: str, pixels: int) -> Data:
     root = os.environ.get("JOSLIM_DATA")
     if root is None:
         raise SystemExit("JOSLIM_DATA is not set: type the folder that has cifar-100-python in it")
-    with open(Path(root) / "cifar-100-python" / split, "rb") as file:
-        content = pickle.load(file, encoding="bytes")
-    images = torch.from_numpy(content[b"data"]).view(-1, 3, 32, 32)
+    content = read_pickle(Path(root) / "cifar-100-python" / split)
+    images = torch.from_numpy(content["data"]).view(-1, 3, 32, 32)
     images = F.adaptive_avg_pool2d(images.float().div_(255), pixels)
     mean = torch.tensor([0.507, 0.487, 0.441]).view(3, 1, 1)
-    return Data((images - mean) / 0.27, torch.tensor(content[b"fine_labels"]))
+    return Data((images - mean) / 0.27, torch.tensor(content["fine_labels"]))
 
 
 # --- training at full width -----------------------------------------------------------------------

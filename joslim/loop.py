@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from joslim.costs import COSTS, Cost
 from joslim.costs import cost as make_cost
+from joslim.costs.function import FunctionCost
 from joslim.errors import RunFailed, UserError
 from joslim.front import Front, Point, check_cost_name, cost_key, non_dominated
 from joslim.methods import method as find_method
@@ -36,7 +37,7 @@ from joslim.search.base import Searcher
 from joslim.search.rescoring import due
 from joslim.slimmable import SlimmableNet, statistics_of
 from joslim.training.distillation import Distillation, distillation
-from joslim.training.evaluate import Metric, errors, mean_loss, moved, score, wrong
+from joslim.training.evaluate import Metric, errors, mean_loss, on_device, score, wrong
 from joslim.training.step import Criterion, backward, clip_gradients, refuse_non_finite
 from joslim.untrusted import json_count, json_number
 from joslim.widths import Widths
@@ -97,6 +98,7 @@ class Slimming:
         self.space = self.net.space
         self.cost = cost if isinstance(cost, Cost) else make_cost(cost, self.net)
         check_cost_name(cost_key(self.cost.name))
+        check_own_cost(self.cost)
         self.history = History(self.cost)
         self.name, self.method = find_method(method)
         self.preset = find_preset(preset)
@@ -362,8 +364,8 @@ class Slimming:
         """Its loss with statistics of its own; so has the full network, beside its running ones."""
         net = self.net
         with net.at(child):
-            moved = (moved_batch(net, batch) for batch in batches)
-            net.statistics[child] = statistics_of(net, moved)
+            inputs = ((on_device(net, batch)[0],) for batch in batches)
+            net.statistics[child] = statistics_of(net, inputs)
             net._switch(child)
             return mean_loss(net, batches, self._criterion())
 
@@ -384,6 +386,11 @@ class Slimming:
         return costs
 
     # State: all that the next step depends on, besides the network and the optimizer
+
+    @property
+    def finished(self) -> bool:
+        """The front was judged after the last step: nothing is left to do."""
+        return self._finished_at == self.total_steps
 
     def state_dict(self) -> dict[str, Any]:
         """Plain lists and numbers, which torch.load(weights_only=True) and JSON can read."""
@@ -416,11 +423,14 @@ class Slimming:
             "full_first": self.full_first,
             "replay": self.replay,
             "searcher": type(self.searcher).__name__,
+            "alone": None if self.alone is None else list(self.alone.counts),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        settings = {**BEFORE, **state.get("settings", {})}
-        for field, mine in self._settings().items():
+        expected = self._settings()
+        # Older states do not say which child was trained alone.
+        settings = {**BEFORE, "alone": expected["alone"], **state.get("settings", {})}
+        for field, mine in expected.items():
             if (theirs := settings.get(field)) != mine:
                 raise UserError(f"{field}: the state is of {theirs!r}, this is {mine!r}")
         for field in ("steps", "passes", "scoring_passes"):
@@ -474,6 +484,17 @@ def slimmable_inside(net: nn.Module) -> SlimmableNet:
     if slimmable is None:
         raise UserError(f"net: {type(net).__name__} is not slimmable; type joslim.slim(...) first")
     return slimmable
+
+
+def check_own_cost(cost: Cost) -> None:
+    """Before the training: afterwards a front could not be written. Other costs are never wrong."""
+    if not isinstance(cost, FunctionCost):
+        return
+    for name, child in (("smallest", cost.space.smallest), ("full", cost.space.full)):
+        value = cost(child)
+        if not math.isfinite(value) or value < 0 or (value == 0 and name == "full"):
+            has = f"{cost.name} of the {name} network is {value}"
+            raise UserError(f"cost: {has}; a positive number is needed")
 
 
 def at_least_one(field: str, value: Any) -> None:
@@ -544,12 +565,6 @@ def first_images(batches: Sequence[Any], images: int) -> list[Any]:
         chosen.append(batches[position])
         count += len(chosen[-1][1])
     return chosen
-
-
-def moved_batch(net: nn.Module, batch: Any) -> Any:
-    device = next(net.parameters()).device
-    inputs = batch[0] if isinstance(batch[0], tuple) else (batch[0],)
-    return (tuple(moved(value, device) for value in inputs),)
 
 
 def nearest_the_front(scored: Scored, most: int) -> np.ndarray:

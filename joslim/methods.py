@@ -143,7 +143,8 @@ def visit_equally_slim_widths(training: Training) -> None:
 
 def search_on_frozen_weights(training: Training) -> None:
     """BigNAS: the width problem, solved once, after the weights; as many children as Joslim."""
-    explore(training, training.children)
+    # None are left to it where the full network learned alone to the end.
+    explore(training, training.children or start_size(training.space))
 
 
 def explore(training: Training, children: int) -> None:
@@ -183,11 +184,18 @@ def visit_the_one(training: Training) -> None:
     training.history.visit(training.alone or training.space.full, training.steps)
 
 
+def visit_start_if_none(training: Training) -> None:
+    """A training that never got to choose, for the full network learned alone, has a front too."""
+    if not training.history:
+        visit_start(training, start_size(training.space))
+
+
 METHODS: dict[str, Method] = {
     "joslim": Method(
         "widths and weights jointly: new widths every K steps, by targeted search",
         targeted_widths,
         in_rounds=True,
+        finish=visit_start_if_none,
     ),
     "slim": Method(
         "one random multiplier for all layers (universally slimmable networks)",

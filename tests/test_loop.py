@@ -168,6 +168,14 @@ def test_the_full_network_learns_alone_at_first(digits: Data, method: str) -> No
     assert all(visit.step >= 10 for visit in slimming.history.visits)
 
 
+@pytest.mark.parametrize("method", ["joslim", "slim", "bignas", "autoslim"])
+def test_a_network_that_learned_alone_to_the_end_has_a_front_too(digits: Data, method: str) -> None:
+    slimming = slimming_of(digits, method=method, full_first=1.0)
+    assert all(widths == [slimming.space.full] for widths in train(slimming, digits, 20))
+    front = slimming.front(images=128)
+    assert front[-1].costs["macs"] <= front.span[1]
+
+
 def test_replayed_widths_are_those_of_the_front(digits: Data) -> None:
     slimming = slimming_of(digits, replay=1.0)
     fronts = []
@@ -555,6 +563,25 @@ def test_a_restored_training_goes_on_as_if_nothing_had_happened(
         assert torch.equal(left, right)
     judged = {"images": 128, "test": digits.sweep("test", 512)}
     assert second.front(**judged) == whole.front(**judged)
+
+
+def test_a_state_of_another_child_is_refused(digits: Data) -> None:
+    net = make()
+    half, full = (net.space.uniform(share) for share in (0.5, 1.0))
+    state = slimming_of(digits, net, method="single", widths=half).state_dict()
+    with pytest.raises(UserError, match="alone: the state is of "):
+        slimming_of(digits, net, method="single", widths=full).load_state_dict(state)
+    del state["settings"]["alone"]  # as older versions have it
+    slimming_of(digits, net, method="single", widths=half).load_state_dict(state)
+
+
+@pytest.mark.parametrize("price", [float("nan"), float("inf"), -3.0, 0.0])
+def test_a_cost_of_ones_own_is_looked_at_first(digits: Data, price: float) -> None:
+    def energy(widths: Widths) -> float:
+        return price
+
+    with pytest.raises(UserError, match=r"^cost: energy of the .* network is .*; a positive"):
+        slimming_of(digits, cost=energy)
 
 
 def test_a_state_of_another_training_is_refused(digits: Data) -> None:

@@ -10,9 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from joslim.cli.train import AsJson, ConfigFile, with_flags_of_config
+from joslim.cli.train import (
+    AsJson,
+    ConfigFile,
+    refuse_training_flags,
+    settings_of,
+    with_flags_of_config,
+)
 from joslim.errors import RunFailed, UserError
-from joslim.runs.config import FIELDS, read_config_file
+from joslim.runs.config import FIELDS
 from joslim.sizes import parse_size
 
 if TYPE_CHECKING:
@@ -117,15 +123,6 @@ def trained(lists: dict[str, Any], settings: dict[str, Any], **options: Any) -> 
 # What was typed
 
 
-def settings_of(config: Path | None, flags: dict[str, Any]) -> dict[str, Any]:
-    """Those of the file, and over them what was typed. Of steps and epochs, what was typed."""
-    given = {name: value for name, value in flags.items() if value is not None}
-    filed = read_config_file(config) if config is not None else {}
-    if {"steps", "epochs"} & given.keys():
-        filed = {name: value for name, value in filed.items() if name not in ("steps", "epochs")}
-    return {**filed, **given}
-
-
 def listed(plural: str, text: str | None, settings: dict[str, Any]) -> list[Any] | None:
     """The values between the commas; a configuration file may have one value, or a list."""
     filed = settings.pop(plural, None)
@@ -154,15 +151,6 @@ def parse_places(text: str) -> dict[str, list[float]]:
         is_share = value <= 1 and latency == part and not part[-1].isalpha()
         (shares if is_share else sizes).append(value)
     return {"shares": shares, "sizes": sizes}
-
-
-def refuse_training_flags(given: dict[str, Any]) -> None:
-    for name, value in given.items():
-        if value is not None:
-            flag = "--" + name.replace("_", "-")
-            raise UserError(
-                f"{name}: folders of runs are given, nothing is trained; leave out {flag}"
-            )
 
 
 def refuse_failures(comparison: Comparison) -> None:

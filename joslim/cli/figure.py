@@ -10,9 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from joslim.cli.train import AsJson, ConfigFile, with_flags_of_config
+from joslim.cli.train import (
+    AsJson,
+    ConfigFile,
+    refuse_training_flags,
+    settings_of,
+    with_flags_of_config,
+)
 from joslim.errors import UserError
-from joslim.runs.config import read_config_file
 
 if TYPE_CHECKING:
     from joslim.paper.drawing import Wishes
@@ -88,8 +93,7 @@ def figure(
     from joslim.paper.figures import find_figure
 
     find_figure(name)
-    filed = read_config_file(config) if config is not None else {}
-    settings = {**filed, **{key: value for key, value in flags.items() if value is not None}}
+    settings = settings_of(config, flags)
     if own := [key for key in ITS_OWN if key in settings]:
         raise UserError(f"{own[0]}: figure {name} has its own; leave it out")
     if out is None:
@@ -98,7 +102,7 @@ def figure(
     wishes = wishes_of(at, timing_batch, settings)
     if runs:
         more = {"seeds": seeds, "only": only, "ks": ks, "at_once": at_once, **settings}
-        refuse_training_flags(more)
+        refuse_training_flags(more, but=OF_DRAWING)
         record = drawn(name, runs, out, wishes, settings)
     else:
         lists = {"seeds": numbers("seeds", seeds), "only": names(only), "ks": numbers("ks", ks, 1)}
@@ -192,15 +196,6 @@ def shares(text: str) -> list[float]:
         if not 0 < found[-1] <= 1:
             raise UserError(f"at: {part!r} is not a share of the full cost; type 0.3,0.5,0.7")
     return found
-
-
-def refuse_training_flags(given: dict[str, Any]) -> None:
-    for key, value in given.items():
-        if value is not None and key not in OF_DRAWING:
-            flag = "--" + key.replace("_", "-")
-            raise UserError(
-                f"{key}: folders of runs are given, nothing is trained; leave out {flag}"
-            )
 
 
 # What is shown

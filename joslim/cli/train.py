@@ -53,6 +53,24 @@ def annotation(field: Field[Any]) -> Any:
     return Annotated[kind | None, typer.Option(flag, help=field.metadata["help"] + shown)]
 
 
+def settings_of(config: Path | None, flags: dict[str, Any]) -> dict[str, Any]:
+    """Those of the file, and over them what was typed. Of steps and epochs, what was typed."""
+    given = {name: value for name, value in flags.items() if value is not None}
+    filed = read_config_file(config) if config is not None else {}
+    if {"steps", "epochs"} & given.keys():
+        filed = {name: value for name, value in filed.items() if name not in ("steps", "epochs")}
+    return {**filed, **given}
+
+
+def refuse_training_flags(given: dict[str, Any], but: tuple[str, ...] = ()) -> None:
+    for name, value in given.items():
+        if value is not None and name not in but:
+            flag = "--" + name.replace("_", "-")
+            raise UserError(
+                f"{name}: folders of runs are given, nothing is trained; leave out {flag}"
+            )
+
+
 @with_flags_of_config
 def train(
     *,
@@ -65,12 +83,7 @@ def train(
     **flags: Any,
 ) -> None:
     """Train a slimmable network and choose its widths; ends with a front in a run folder."""
-    given = {name: value for name, value in flags.items() if value is not None}
-    filed = read_config_file(config) if config is not None else {}
-    for one, other in (("steps", "epochs"), ("epochs", "steps")):
-        if one in given and other not in given:
-            filed.pop(other, None)
-    values = {**filed, **given}
+    values = settings_of(config, flags)
     if overwrite and resume:
         raise UserError("resume: --overwrite and --resume exclude each other; type only one")
     if dry_run:

@@ -98,7 +98,7 @@ def entry_of_run(path: Path, at_once: int | None = None) -> Entry:
         front=front,
         seconds=seconds_of(path),
         at_once=at_once,
-        terms=terms_of(facts, front.space, where),
+        terms=terms_of(path, facts, front.space, where),
     )
 
 

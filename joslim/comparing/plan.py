@@ -166,12 +166,12 @@ def asked_plan(
     """
     given = checked_settings(settings)
     if known is None:
-        return checked_plan(grid(lists, first_values(given)), given)
+        return Plan(with_takers(grid(lists, first_values(given)), given), given)
     refuse_changes(given, known)
     refuse_code_of_a_file(lists["models"], known)
     left_out = all(values is None for values in lists.values())
     tasks = known.tasks if left_out else grid(lists, {n: known.values(n) for n in LISTS})
-    return checked_plan(tasks, {**trusted_settings(known), **given})
+    return Plan(with_takers(tasks, given), {**trusted_settings(known), **given})
 
 
 def first_values(settings: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
@@ -200,15 +200,16 @@ def grid(
     )
 
 
-def checked_plan(tasks: tuple[Task, ...], settings: dict[str, Any]) -> Plan:
-    plan = Plan(tasks, settings)
-    for key in settings:
+def with_takers(tasks: tuple[Task, ...], given: Mapping[str, Any]) -> tuple[Task, ...]:
+    """The tasks, if for each setting that was typed there is one which can take it."""
+    methods = {task.method for task in tasks}
+    for key in given:
         takers = ONLY_FOR.get(key)
-        if takers and not {*takers} & {*plan.values("method")}:
+        if takers and not {*takers} & methods:
             raise UserError(
                 f"{key}: none of the methods takes it; allowed with: {', '.join(takers)}"
             )
-    return plan
+    return tasks
 
 
 def checked_list(name: str, values: Any) -> list[Any]:

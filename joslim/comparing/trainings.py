@@ -83,7 +83,7 @@ def compare(
         asked = asked_plan(lists, config, known)
         plan = asked if known is None else known.grown(asked)
         check_reference(against, plan)
-        todo = [task for task in asked.tasks if is_left_to_do(folder / task.name)]
+        todo = [task for task in asked.tasks if not is_finished(folder / task.name)]
         device, threads = (plan.settings.get(key, DEFAULTS[key]) for key in ("device", "threads"))
         place = make_engine(engine, len(todo), at_once, device, threads, folder)
         plan = plan.running(todo, min(place.at_once, len(todo)))
@@ -127,11 +127,6 @@ def check_folder(folder: Path) -> None:
         raise UserError(f"out: cannot read {str(folder)!r}: {error.strerror}") from error
     if others and not is_comparison(folder):
         raise UserError(f"out: {str(folder)!r} is not empty and holds no comparison; type another")
-
-
-def is_left_to_do(path: Path) -> bool:
-    """No front yet; or a front, and then the run was killed before its last checkpoint was in."""
-    return not is_finished(path) or (path / "checkpoint.old").exists()
 
 
 def write_plan(folder: Path, plan: Plan) -> None:
@@ -266,7 +261,7 @@ def take_ended(running: list[Running]) -> list[Running]:
 
 
 def stopped(todo: Sequence[Task], folder: Path, number: int) -> Stopped:
-    left = sum(is_left_to_do(folder / task.name) for task in todo)
+    left = sum(not is_finished(folder / task.name) for task in todo)
     return Stopped(
         f"stopped with {left} of {len(todo)} runs to go; the same command goes on with them", number
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +19,7 @@ from joslim.costs.measuring import MOST_BATCH, MOST_THREADS, Setting, device_of
 from joslim.errors import UserError
 from joslim.slimmable.net import SlimmableNet
 from joslim.untrusted import json_count, json_name, json_number, json_rows, json_value, shown
+from joslim.whole import write_whole
 from joslim.widths import Widths, WidthSpace
 
 VERSION = 1
@@ -141,13 +141,9 @@ class DeviceFile:
             raise UserError(f"device_file: {str(path)!r}: {error}") from error
 
     def write(self, path: str | Path) -> None:
-        """All of it or nothing: to the side first, then swapped in."""
-        file = Path(path)
-        beside = file.with_name(f"{file.name}.new")
         text = json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
         try:
-            beside.write_text(text, encoding="utf-8")
-            os.replace(beside, file)
+            write_whole(Path(path), text)
         except OSError as error:
             raise UserError(f"device_file: cannot write {str(path)!r}: {error.strerror}") from error
 
@@ -238,9 +234,9 @@ def difference(there: WidthSpace, here: WidthSpace) -> str:
 def device_name(net: SlimmableNet) -> str:
     device = device_of(net)
     if device.type == "cuda":
-        return printable(torch.cuda.get_device_name(device))
+        return cleaned(torch.cuda.get_device_name(device))
     if device.type == "cpu":
-        return printable(processor_name())
+        return cleaned(processor_name())
     return device.type
 
 
@@ -254,5 +250,5 @@ def processor_name() -> str:
     return next(filter(None, [*names, platform.processor(), platform.machine()]), "unknown")
 
 
-def printable(name: str) -> str:
+def cleaned(name: str) -> str:
     return "".join(letter for letter in name if letter.isprintable())[:100] or "unknown"

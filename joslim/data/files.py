@@ -6,7 +6,6 @@ import hashlib
 import os
 import shutil
 import tarfile
-import tempfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from joslim.errors import UserError
+from joslim.whole import whole
 
 ROOT_VARIABLE = "JOSLIM_DATA"
 SECONDS_WITHOUT_ANSWER = 30
@@ -100,21 +100,15 @@ def extract(archive: Path, names: list[str], root: Path) -> None:
                 if entry.name in names and entry.isreg() and not (root / entry.name).exists():
                     content = packed.extractfile(entry)
                     assert content is not None, "a regular file has content"
-                    write_whole(content, root / entry.name)
+                    copy_whole(content, root / entry.name)
     except BROKEN as error:
         raise UserError(f"data: cannot unpack {archive}: {one_line(error)}") from error
 
 
-def write_whole(content: IO[bytes], path: Path) -> None:
-    """Under another name first: whoever sees the file sees all of it."""
+def copy_whole(content: IO[bytes], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            shutil.copyfileobj(content, file)
-        os.replace(temporary, path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+    with whole(path) as beside, beside.open("wb") as file:
+        shutil.copyfileobj(content, file)
 
 
 def fetch(file: OfficialFile, root: Path) -> None:

@@ -36,13 +36,24 @@ def beside(path: str | Path, folder: bool, overwrite: bool = False) -> Iterator[
         raise UserError(f"out: cannot write {str(path)!r}: {error.strerror}") from error
     try:
         yield place / target.name
-        if target.is_dir():
-            os.replace(target, Path(tempfile.mkdtemp(dir=place), "old"))
-        os.replace(place / target.name, target)
+        swap_in(place / target.name, target, Path(tempfile.mkdtemp(dir=place), "old"))
     except OSError as error:
         raise RunFailed(f"cannot write {str(path)!r}: {error.strerror or error}") from error
     finally:
         shutil.rmtree(place, ignore_errors=True)
+
+
+def swap_in(new: Path, target: Path, old: Path) -> None:
+    """A folder cannot take the place of a full one: that goes aside, and comes back on failure."""
+    if not target.is_dir():
+        os.replace(new, target)
+        return
+    os.replace(target, old)
+    try:
+        os.replace(new, target)
+    except BaseException:
+        os.replace(old, target)
+        raise
 
 
 def refuse_taken(target: Path, folder: bool, overwrite: bool) -> None:

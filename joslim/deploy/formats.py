@@ -27,7 +27,8 @@ from joslim.deploy.facts import INPUT, OUTPUT
 from joslim.deploy.loading import load_weights
 from joslim.errors import RunFailed, UserError
 from joslim.runs.checkpoint import MODEL, disk_errors, unshared
-from joslim.runs.folder import CONFIG, write_whole
+from joslim.runs.folder import CONFIG
+from joslim.whole import write_whole
 
 GRAPH = "graph.pt2"
 # A program of torch holds for batches of more than one; it is asked for one image when checked.

@@ -107,10 +107,9 @@ def data_of(run: Run) -> Data | None:
     """What the run was trained on, if it is still there."""
     config = run.config
     root = config.data_root if config.data_root and Path(config.data_root).is_dir() else None
-    val = int(config.val) if config.val >= 1 and config.val == int(config.val) else config.val
-    channels = run.net.example[0].shape[1]
+    options = {"size": config.size, "channels": run.net.example[0].shape[1]}
     try:
-        data = load_data(config.data, root=root, size=config.size, channels=channels, val=val)
+        data = load_data(config.data, root=root, val=config.held_out, **options)
     except (UserError, OSError):
         return None
     stored = json_value(run.facts, "data", CONFIG)

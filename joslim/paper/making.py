@@ -20,9 +20,9 @@ from joslim.paper.figures import find_figure
 from joslim.paper.panels import panels_of
 from joslim.paper.planning import Training, figure_with, planned
 from joslim.reports.figures import save
-from joslim.runs.folder import write_whole
 from joslim.runs.run import Run, load
 from joslim.runs.whereabouts import refuse_unfinished
+from joslim.whole import write_whole
 
 RUNS = "runs"
 

@@ -110,7 +110,7 @@ def panel_of(runs: Sequence[Run], label: Labelled) -> Panel:
 
 def check_alike(one: Run, other: Run) -> None:
     """The same training but for what a figure compares."""
-    ours, theirs = (terms_of(run.facts, run.front.space, CONFIG) for run in (one, other))
+    ours, theirs = (terms_of(run.path, run.facts, run.front.space, CONFIG) for run in (one, other))
     for key in ours:
         if ours[key] != theirs.get(key):
             raise differ(key, one, ours[key], other, theirs.get(key))

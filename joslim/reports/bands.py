@@ -62,25 +62,17 @@ OTHERS = (
 )
 
 
-def draw_comparison(
-    fronts: Fronts, path: str | Path, title: str | None = None, cost: str | None = None
-) -> None:
-    """Error against budget: for each label the mean over its fronts, and a band of a deviation.
-
-    cost: the budget, if it is not what the search has looked at (`latency_ms`, say).
+def draw_panels(panels: Mapping[str, Fronts], path: str | Path) -> None:
+    """A panel for each title. Error against budget: for each label the mean over its fronts, and a
+    band of a deviation.
     """
-    draw_panels({title or "": fronts}, path, cost)
-
-
-def draw_panels(panels: Mapping[str, Fronts], path: str | Path, cost: str | None = None) -> None:
-    """One picture with a panel for each title."""
     across = min(MOST_ACROSS, len(panels))
     down = -(-len(panels) // across)
     figure = new_figure(8 if across == 1 else 5.6 * across)
     figure.set_figheight(4.5 * down)
     places = figure.subplots(down, across, squeeze=False).flatten()
     for axes, (title, fronts) in zip(places, panels.items()):
-        draw_bands(axes, fronts, cost)
+        draw_bands(axes, fronts)
         if title:
             put_title(axes, title)
     for axes in places[len(panels) :]:
@@ -88,18 +80,16 @@ def draw_panels(panels: Mapping[str, Fronts], path: str | Path, cost: str | None
     save(figure, path)
 
 
-def draw_bands(axes: Axes, fronts: Fronts, cost: str | None = None) -> None:
+def draw_bands(axes: Axes, fronts: Fronts) -> None:
     """The curves of all labels on these axes, with their legend."""
     everyone = checked_fronts(fronts)
-    key = cost or everyone[0].key
-    if any(key not in front.costs for front in everyone):
-        raise UserError(f"cost: {key!r} is not known for all children")
+    key = everyone[0].key
     measure = shared_measure(everyone)
     budgets = budgets_of(everyone, key)
     dress_axes(axes, key, measure, (budgets[0], budgets[-1]))
     looks = looks_of(fronts)
     for label, seeds in fronts.items():
-        words = label_of(label, seeds, measure if cost is None else "")
+        words = label_of(label, seeds, measure)
         draw_line(axes, seeds, budgets, (key, measure), looks[label], words)
     if any(len(seeds) > 1 for seeds in fronts.values()):
         axes.set_ylabel(f"{axes.get_ylabel()}, mean ± deviation over seeds")

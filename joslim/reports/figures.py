@@ -14,6 +14,7 @@ from joslim.allocation import Allocation
 from joslim.errors import UserError
 from joslim.front import ERRORS, Front, Point, best_so_far
 from joslim.reports.tables import PREFIXES, UNITS, format_size
+from joslim.whole import whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -294,7 +295,9 @@ def save(figure: Figure, path: str | Path) -> None:
         raise UserError(f"path: {str(path)!r} ends in none of {', '.join(SUFFIXES)}")
     try:
         # Without a date, the same front gives the same file.
-        figure.savefig(target, metadata={"Date": None} if target.suffix == ".svg" else None)
+        metadata = {"Date": None} if target.suffix == ".svg" else None
+        with whole(target) as beside:
+            figure.savefig(beside, metadata=metadata)
     except OSError as error:
         raise UserError(f"path: {str(path)!r} cannot be written: {error.strerror}") from error
 

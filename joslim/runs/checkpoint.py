@@ -27,7 +27,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from joslim.errors import RunFailed, UserError
-from joslim.runs.folder import CHECKPOINT, RunFolder, remove
+from joslim.runs.folder import CHECKPOINT, NEW, OLD, RunFolder, remove
 from joslim.slimmable import SlimmableNet
 from joslim.slimmable.layers import stored_statistic
 from joslim.slimmable.statistics import has_statistics
@@ -48,7 +48,7 @@ def save(folder: RunFolder, net: SlimmableNet, state: dict[str, Any], step: int)
     """Written to the side, synced, then swapped in; the last good one stays until then."""
     weights = {name: tensor.detach().cpu() for name, tensor in net.state_dict().items()}
     refuse_bad_weights(weights, step)
-    new = folder.file(f"{CHECKPOINT}.new")
+    new = folder.file(NEW)
     if new.exists():
         remove(new)
     new.mkdir()
@@ -76,7 +76,7 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 
 def swap_in(folder: RunFolder, new: Path) -> None:
-    current, old = folder.file(CHECKPOINT), folder.file(f"{CHECKPOINT}.old")
+    current, old = folder.file(CHECKPOINT), folder.file(OLD)
     if current.exists():
         if old.exists():
             remove(old)
@@ -86,7 +86,7 @@ def swap_in(folder: RunFolder, new: Path) -> None:
 
 def drop_old(folder: RunFolder) -> None:
     """A finished run is not trained on: one checkpoint will do."""
-    if (old := folder.file(f"{CHECKPOINT}.old")).exists():
+    if (old := folder.file(OLD)).exists():
         remove(old)
 
 
@@ -111,7 +111,7 @@ def last_good(folder: RunFolder) -> Path | None:
 
 
 def candidates(folder: RunFolder) -> list[Path]:
-    paths = [folder.file(name) for name in (CHECKPOINT, f"{CHECKPOINT}.old")]
+    paths = [folder.file(name) for name in (CHECKPOINT, OLD)]
     return [path for path in paths if (path / SUMMARY).is_file()]
 
 

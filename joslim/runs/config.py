@@ -1,7 +1,7 @@
 """The configuration of a training: one frozen record, from flags, a file or Python.
 
 Each field is stated once, here: its default, its help, what it may be. The command line makes its
-flags from these fields, a configuration file has them as keys, and `check` refuses what is wrong
+flags from these fields, a configuration file has them as keys, and `checked` refuses what is wrong
 before anything is computed. None means: as the recipe, the model or the preset has it.
 """
 
@@ -178,6 +178,11 @@ class Config:
             raise UserError(f"replay: it is for method joslim, not {self.method!r}; leave it out")
         if self.widths is not None and self.method != "single":
             raise UserError(f"widths: only method single trains given widths, not {self.method!r}")
+
+    @property
+    def held_out(self) -> int | float:
+        """`val` as the data take it: a whole number is one of images, anything else a share."""
+        return int(self.val) if self.val >= 1 and self.val == int(self.val) else self.val
 
     def with_recipe(self, name: str) -> Config:
         """What is still open filled in from the recipe of this name, or the one asked for."""

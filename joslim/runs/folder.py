@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from joslim import __version__
 from joslim.errors import UserError
 from joslim.front import Front
+from joslim.whole import write_whole
 
 if TYPE_CHECKING:
     from joslim.search.history import History
@@ -29,9 +30,10 @@ SAMPLES = "samples.safetensors"
 PICTURE = "front.png"
 LATENCY = "latency.json"
 CHECKPOINT = "checkpoint"
+NEW, OLD = f"{CHECKPOINT}.new", f"{CHECKPOINT}.old"
 # All that a run makes: what --overwrite removes. Anything else in the folder is somebody's own.
 MADE = (CONFIG, METRICS, HISTORY, FRONT, SAMPLES, PICTURE, LATENCY, "report.html", "tensorboard")
-CHECKPOINTS = (CHECKPOINT, f"{CHECKPOINT}.new", f"{CHECKPOINT}.old")
+CHECKPOINTS = (CHECKPOINT, NEW, OLD)
 MOST_BYTES = 10**9
 # How often a lock is tried again, and how long it is waited for each time.
 LOOKS, LOOK_SECONDS = 4, 0.05
@@ -65,7 +67,7 @@ class RunFolder:
         """Make it, and remove what an earlier run left in it."""
         try:
             for name in (*MADE, *CHECKPOINTS):
-                if (self.path / name).exists():
+                if os.path.lexists(self.path / name):  # a link that leads nowhere, too
                     remove(self.path / name)
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -223,17 +225,6 @@ def read_lines(file: Path) -> list[dict[str, Any]]:
             raise UserError(f"run: {str(file)!r}, line {number} holds no JSON object")
         objects.append(content)
     return objects
-
-
-def write_whole(file: Path, text: str) -> None:
-    """All of it or nothing: to the side first, then swapped in."""
-    beside = file.with_name(f"{file.name}.new")
-    beside.unlink(missing_ok=True)
-    with beside.open("w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(beside, file)
 
 
 def lock(handle: int) -> bool:

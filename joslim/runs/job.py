@@ -59,12 +59,6 @@ class Job:
         return self.slimming.total_steps
 
     @property
-    def finished(self) -> bool:
-        """The front was judged: nothing is left to do."""
-        state = self.slimming.state_dict()
-        return state["finished_at"] == self.total_steps
-
-    @property
     def log_every(self) -> int:
         return self.config.log_every or max(1, self.total_steps // LINES)
 
@@ -263,7 +257,6 @@ def given(config: Config, *names: str) -> dict[str, Any]:
 
 
 def load_images(config: Config, data: Any, device: torch.device, model: nn.Module | None) -> Data:
-    val = config.val
     if data is None:
         check_data(config.recipe, config.data)
     try:
@@ -272,7 +265,7 @@ def load_images(config: Config, data: Any, device: torch.device, model: nn.Modul
             root=config.data_root,
             size=config.size,
             channels=channels_of(config, model),
-            val=int(val) if val >= 1 and val == int(val) else val,
+            val=config.held_out,
             device=device,
             workers=config.workers,
         )

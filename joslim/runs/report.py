@@ -23,6 +23,7 @@ from joslim.runs.whereabouts import (
     read_front,
 )
 from joslim.untrusted import shown
+from joslim.whole import write_whole
 
 log = logging.getLogger("joslim")
 
@@ -162,13 +163,9 @@ def draw(folders: Sequence[Path], target: Path) -> None:
 
 
 def write_page(stories: Sequence[Story], target: Path, refresh: int | None = None) -> None:
-    """All of it or nothing. Its side name is ours alone: a training may write the same page."""
-    beside = target.with_name(f"{target.name}.{os.getpid()}.new")
     try:
-        beside.write_text(page_of(stories, refresh), encoding="utf-8")
-        os.replace(beside, target)
+        write_whole(target, page_of(stories, refresh))
     except OSError as error:
-        beside.unlink(missing_ok=True)
         raise UserError(f"out: {str(target)!r} cannot be written: {error.strerror}") from error
 
 

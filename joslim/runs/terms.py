@@ -7,11 +7,12 @@ how it searches, and nothing else.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from joslim.errors import UserError
 from joslim.runs.config import SEARCH_OPTIONS, WHERE_AND_HOW, completed
-from joslim.runs.folder import CONFIG
+from joslim.runs.folder import CONFIG, LATENCY, RunFolder
 from joslim.runs.whereabouts import total_steps
 from joslim.untrusted import json_name, json_value, shown
 from joslim.widths import WidthSpace
@@ -44,7 +45,7 @@ def settings_of(facts: Mapping[str, Any], low: float | str | None) -> dict[str, 
     return {**known, "steps": steps_of(facts), "low": low}
 
 
-def terms_of(facts: Mapping[str, Any], space: WidthSpace, where: str) -> dict[str, Any]:
+def terms_of(run: Path, facts: Mapping[str, Any], space: WidthSpace, where: str) -> dict[str, Any]:
     """What must be the same in one table, or in one panel of a figure; each can be a key.
 
     where: the file that the facts are from, for the message if something is wrong with them.
@@ -53,8 +54,18 @@ def terms_of(facts: Mapping[str, Any], space: WidthSpace, where: str) -> dict[st
     always = {"data": json_name(data, f"{where}: data"), "steps": total_steps(facts, where)}
     settings = settings_of(facts, low_of(space))
     alike = {k: v for k, v in settings.items() if k not in COMPARED | SEARCH}
-    terms = {**always, **alike}
+    terms = {**always, **alike, **measured_on(run)}
     return {k: shown(v) if isinstance(v, (list, dict)) else v for k, v in terms.items()}
+
+
+def measured_on(run: Path) -> dict[str, Any]:
+    """What the latencies of a run are of: those of two devices are two costs."""
+    if not (run / LATENCY).is_file():
+        return {}
+    conditions = json_value(RunFolder(run).read(LATENCY), "conditions", LATENCY)
+    names = ("device", "threads", "batch", "precision", "backend")
+    parts = [f"{name} {shown(json_value(conditions, name, LATENCY))}" for name in names]
+    return {"device_file": ", ".join(parts)}
 
 
 def low_of(space: WidthSpace) -> float | str | None:

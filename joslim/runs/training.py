@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import threading
 import time
@@ -34,11 +35,13 @@ from joslim.runs.folder import (
     SAMPLES,
     HistoryLog,
     RunFolder,
+    finite,
     read_lines,
 )
 from joslim.runs.job import Job, lay_out, make_job
 from joslim.runs.report import report_at_end
 from joslim.runs.run import Run
+from joslim.runs.visits import number
 from joslim.search.history import History
 from joslim.untrusted import json_value, shown
 from joslim.widths import WidthSpace
@@ -143,8 +146,8 @@ def start(
     if config.tensorboard:
         summary_writer()
     # Twice: before the time that making a job takes, and when nobody else can write any more.
-    on_first(lambda: holds_run(folder, overwrite, resume, until))
-    job = make_job(config if until is None else extended(config, until), **objects)
+    going_on = on_first(lambda: holds_run(folder, overwrite, resume, until))
+    job = job_to_go_on(config, objects, folder, until) if going_on else make_job(config, **objects)
     with ExitStack() as stack:
         on_first(lambda: stack.enter_context(folder.locked()))
         try:
@@ -156,7 +159,7 @@ def start(
             where = f"cannot write into {str(folder.path)!r}"
             raise UserError(f"out: {where}: {error.strerror or error}") from error
         agree_on_latency(job, folder)
-        if on_first(lambda: job.finished and folder.file(FRONT).is_file()):
+        if on_first(lambda: job.slimming.finished and folder.file(FRONT).is_file()):
             front = on_first(lambda: finished_front(folder))
         else:
             front = run_or_fail(job, folder, watch)
@@ -209,8 +212,19 @@ def write_config(job: Job, folder: RunFolder) -> None:
     folder.write_config(job.config.to_json(), **facts)
 
 
-def extended(config: Config, until: int) -> Config:
-    return replace(config, steps=until, epochs=None)
+def job_to_go_on(
+    config: Config, objects: dict[str, Any], folder: RunFolder, until: int | None
+) -> Job:
+    """As it was begun, by what its folder knows: K, and weights that need no --init any more."""
+    stored = on_first(lambda: json_value(folder.read(CONFIG), "config", CONFIG))
+    has_weights = on_first(lambda: checkpoint.find(folder) is not None)
+    if until is not None:
+        config = replace(config, steps=until, epochs=None)
+        if config.every is None:  # by default it would be that of a longer training
+            config = replace(config, every=json_value(stored, "every", CONFIG))
+    job = make_job(replace(config, init=None) if has_weights else config, **objects)
+    job.config = replace(job.config, init=config.init)
+    return job
 
 
 def run_or_fail(job: Job, folder: RunFolder, watch: Watcher) -> Front:
@@ -294,8 +308,9 @@ def take_over(job: Job, folder: RunFolder, until: int | None) -> None:
     if until is not None:
         if until < done:
             raise UserError(f"until: {until} is less than the {done} steps that are done")
+        job.fresh = folder.read(CONFIG).get("fresh", [])
         write_config(job, folder)
-    folder.cut_metrics(done, job.finished)
+    folder.cut_metrics(done, job.slimming.finished)
 
 
 def check_same_training(job: Job, folder: RunFolder, until: int | None) -> None:
@@ -451,10 +466,11 @@ class MetricsLog:
         self.job, self.folder = job, folder
         # A run that goes on counts on.
         last = last_line(folder)
-        self.started = time.perf_counter() - number_in(last, "seconds")
+        self.started = time.perf_counter() - (number(last, "seconds") or 0.0)
         parts = last.get("parts")
         for part in ("data", "search", "scoring"):
-            job.slimming.seconds[part] = number_in(parts if isinstance(parts, dict) else {}, part)
+            known = number(parts, part) if isinstance(parts, dict) else None
+            job.slimming.seconds[part] = known or 0.0
         where = folder.file("tensorboard")
         self.board = summary_writer()(where) if job.config.tensorboard else None
 
@@ -467,7 +483,7 @@ class MetricsLog:
             "loss": slimming.losses[0].item(),
             "smallest_loss": smallest_loss(slimming),
             "losses": slimming.losses.tolist(),
-            "costs": [slimming.cost(child) for child in slimming.widths],
+            "costs": [finite(slimming.cost(child)) for child in slimming.widths],
             "lr": self.job.optimizer.param_groups[0]["lr"],
             "children": len(slimming.history),
             **self.effort(),
@@ -499,11 +515,6 @@ def last_line(folder: RunFolder) -> dict[str, Any]:
     return lines[-1] if lines else {}
 
 
-def number_in(record: dict[str, Any], name: str) -> float:
-    value = record.get(name)
-    return value if isinstance(value, (int, float)) else 0.0
-
-
 def summary_writer() -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
@@ -528,7 +539,7 @@ class Stop:
     def raise_if_asked(self, job: Job, folder: RunFolder) -> None:
         if self.asked is not None:
             steps = f"{job.slimming.steps} of {job.total_steps} steps"
-            how = f"type joslim resume {folder.path} to go on"
+            how = f"type joslim resume {shlex.quote(str(folder.path))} to go on"
             raise Stopped(f"stopped after {steps}; {how}", self.asked)
 
 
@@ -545,10 +556,10 @@ def stopping() -> Iterator[Stop]:
         signal.signal(number, before[number])
 
     before: dict[int, Any] = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
-    for number in before:
-        signal.signal(number, ask)
+    for which in before:
+        signal.signal(which, ask)
     try:
         yield stop
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for which, handler in before.items():
+            signal.signal(which, handler)

@@ -16,7 +16,7 @@ from typing import Any
 from joslim.errors import UserError
 from joslim.front import Front
 from joslim.runs.config import steps_in
-from joslim.runs.folder import CONFIG, FRONT, METRICS, RunFolder, lock
+from joslim.runs.folder import CONFIG, FRONT, METRICS, OLD, RunFolder, lock
 from joslim.runs.opening import facts_of_run
 from joslim.untrusted import json_count, json_number, json_value
 
@@ -44,10 +44,19 @@ def where_is(path: Path) -> Whereabouts:
     """A run that was asked to go on has a front and is not finished."""
     step, total = steps_done(path), known_total(path)
     # Without metrics nothing was added to the front that is there.
-    done = total is None or step >= total or not step
+    done = total is None or not step or (step >= total and is_judged(path))
     if done and os.path.isfile(path / FRONT):
         return Whereabouts(FINISHED, step, total)
     return Whereabouts(TRAINING if is_in_use(path) else STOPPED, step, total)
+
+
+def is_judged(path: Path) -> bool:
+    """What comes after the last step is done too: the children are judged, and the last checkpoint
+    is in, so that the one before it is gone.
+    """
+    last = last_record(path)
+    # Runs of older versions have no line for it, and no times of the parts.
+    return ("phase" in last or "parts" not in last) and not (path / OLD).exists()
 
 
 def is_finished(path: Path) -> bool:

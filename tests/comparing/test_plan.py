@@ -133,6 +133,15 @@ def test_what_cannot_be_asked_for(arguments: dict[str, Any], words: str) -> None
     assert words in str(caught.value)
 
 
+def test_a_comparison_grows_by_methods_that_do_not_take_all_of_its_settings() -> None:
+    begun = asked(settings={"searcher": "random"}, methods=["slim", "joslim"])
+    more = begun.grown(asked(begun, methods=["autoslim"], seeds=[0]))
+    assert "resnet8-macs-autoslim-seed0" in names(more)
+    assert more.settings == {"searcher": "random"}
+    with pytest.raises(UserError, match="searcher: none of the methods takes it"):
+        asked(begun, {"searcher": "random"}, methods=["autoslim"])
+
+
 def test_settings_of_a_comparison_do_not_change() -> None:
     begun = asked(settings={"steps": 10, "data": "digits"})
     for settings, words in (

@@ -76,7 +76,7 @@ def test_a_failure_leaves_the_old_file(
     def fail(*arguments: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(device_file.os, "replace", fail)
+    monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(UserError, match=r"^device_file: cannot write '.*': No space left on dev"):
         measured.write(path)
     assert path.read_text() == "old"

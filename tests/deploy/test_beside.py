@@ -1,5 +1,6 @@
 """Written whole or not at all."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,29 @@ def test_a_failure_leaves_an_earlier_export_alone(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), beside(folder, folder=True, overwrite=True):
         raise ZeroDivisionError
     assert len(list(folder.iterdir())) == 3
+
+
+def test_a_swap_that_fails_leaves_an_earlier_export_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, calls, replace = filled(tmp_path / "old", EXPORTS[0]), [], os.replace
+
+    def replace_but_the_second(one: Path, other: Path) -> None:
+        calls.append(other)
+        if len(calls) == 2:
+            raise OSError(28, "No space left on device")
+        replace(one, other)
+
+    monkeypatch.setattr(os, "replace", replace_but_the_second)
+
+    def export() -> None:
+        with beside(folder, folder=True, overwrite=True) as new:
+            new.mkdir()
+
+    with pytest.raises(RunFailed, match=r"cannot write '.*old': No space left"):
+        export()
+    assert len(list(folder.iterdir())) == 3
+    assert [*tmp_path.iterdir()] == [folder]
 
 
 def test_a_file_stays_unless_it_is_to_be_overwritten(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from joslim.reports.bands import (
     budgets_of,
     curve,
     draw_bands,
-    draw_comparison,
     draw_panels,
     label_of,
     looks_of,
@@ -46,9 +45,9 @@ def made(shift: float = 0, count: int = 8, test: bool = True, cost: str = "macs"
     return Front(points, cost, SPAN if cost == "macs" else (2e4, 2e5))
 
 
-def axes_of(fronts: dict[str, list[Front]], cost: str | None = None) -> Any:
+def axes_of(fronts: dict[str, list[Front]]) -> Any:
     axes = new_figure(8).add_subplot()
-    draw_bands(axes, fronts, cost)
+    draw_bands(axes, fronts)
     return axes
 
 
@@ -125,15 +124,6 @@ def test_where_a_seed_has_no_child_there_is_no_mean() -> None:
     assert np.isfinite(line.get_ydata()[~below]).all()
 
 
-def test_another_cost_than_that_of_the_search() -> None:
-    """Latency falls here as macs rise: the children are sorted anew."""
-    axes = axes_of({"joslim": [made()]}, "latency_ms")
-    assert axes.get_xlabel() == "latency for one input"
-    (line,) = axes.get_lines()
-    assert line.get_xdata()[0] == pytest.approx(1)
-    assert set(line.get_ydata()) == {20.0}, "the cheapest one is the best one too"
-
-
 def test_budgets_reach_from_end_to_end() -> None:
     even = budgets_of([made()], "macs")
     assert (even[0], even[-1], len(even)) == (4e6, 40e6, 200)
@@ -206,7 +196,7 @@ def test_the_children_that_are_marked_are_those_that_some_budget_buys(children: 
 
 def test_the_words_of_the_legend(tmp_path: Path) -> None:
     fronts = {"joslim": [made(), made(2)], "$x$ <b>": [made()], "_x": [made(4)]}
-    draw_comparison(fronts, tmp_path / "a.svg", "One & all")
+    draw_panels({"One & all": fronts}, tmp_path / "a.svg")
     text = words(tmp_path / "a.svg")
     areas = [made().area(), made(2).area()]
     deviation = statistics.stdev(areas)  # type: ignore[type-var]
@@ -248,12 +238,4 @@ def test_what_does_not_go_together(
     fronts: dict[str, list[Front]], match: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match=match):
-        draw_comparison(fronts, tmp_path / "a.png")
-
-
-def test_a_cost_that_a_front_does_not_have(tmp_path: Path) -> None:
-    points = [Point(SPACE.full, {"macs": 9, "params": 9, "memory": 9}, 1, test_error=5)]
-    with pytest.raises(UserError, match="cost: 'latency_ms' is not known for all children"):
-        draw_comparison(
-            {"slim": [Front(points, "macs", (1, 9))]}, tmp_path / "a.png", cost="latency_ms"
-        )
+        draw_panels({"": fronts}, tmp_path / "a.png")

@@ -21,7 +21,6 @@ from joslim.runs.folder import (
     RunFolder,
     finite,
     read_lines,
-    write_whole,
 )
 from joslim.runs.run import Run
 from joslim.search.history import History
@@ -117,22 +116,20 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
         RunFolder(tmp_path / "run").prepare()
 
 
+def test_links_of_an_earlier_run_are_not_followed(tmp_path: Path) -> None:
+    """Whether they lead somewhere or not."""
+    folder, outside = make_run(tmp_path / "run"), tmp_path / "outside"
+    outside.mkdir()
+    (outside / "there").write_text("mine")
+    folder.file("metrics.jsonl").symlink_to(outside / "there")
+    folder.file("front.png").symlink_to(outside / "not there")
+    folder.file("checkpoint").symlink_to(outside)
+    folder.prepare()
+    assert not any(folder.path.iterdir())
+    assert (outside / "there").read_text() == "mine"
+
+
 # Files
-
-
-def test_files_are_written_whole_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "file.json"
-    write_whole(file, "old")
-
-    def crash(*arguments: object) -> None:
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr(os, "fsync", crash)
-    with pytest.raises(OSError, match="no space"):
-        write_whole(file, "new")
-    assert file.read_text() == "old"
 
 
 def test_no_nan_gets_into_a_file(tmp_path: Path) -> None:

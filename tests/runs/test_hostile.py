@@ -317,12 +317,22 @@ def test_a_file_that_is_none(name: str, kind: str, run: Path, refused: Callable[
         assert_one_line(refused("resume", str(run)).rstrip("\n"))
 
 
+@pytest.mark.parametrize("value", ["NaN", "1e400", "9" * 400, '"x"', "[]", "-1e300"])
+def test_times_that_are_none(value: str, run: Path, joslim: Callable[..., Any]) -> None:
+    metrics = run / "metrics.jsonl"
+    lines = metrics.read_text().splitlines()
+    rest = f'"seconds": {value}, "parts": {{"data": {value}, "search": {value}}}}}'
+    lines[-1] = '{"step": 6, "phase": "front", ' + rest
+    metrics.write_text("\n".join(lines) + "\n")
+    (run / "front.json").unlink()  # so that the front is judged again
+    result = joslim("resume", str(run))
+    assert result.returncode in (0, 2), result.stderr
+    assert "Traceback" not in result.stderr
+
+
 LINKS = [
     "metrics.jsonl",
-    "metrics.jsonl.new",
     "history.jsonl",
-    "history.jsonl.new",
-    "front.json.new",
     "samples.safetensors",
     "front.png",
     "checkpoint.new",

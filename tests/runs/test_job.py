@@ -27,7 +27,7 @@ def test_what_the_configuration_leaves_open_is_filled_in() -> None:
     assert job.config.every == job.slimming.every == 4
     assert (job.config.lr, job.config.momentum, job.config.schedule) == (0.1, 0.9, "cosine")
     assert (job.log_every, job.save_every, job.total_steps) == (2, 100, 2000)
-    assert not job.finished
+    assert not job.slimming.finished
     again = make_job(job.config)
     assert again.config == job.config
 

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from joslim.widths import Dim, Knob, WidthSpace
 
 SPACE = WidthSpace((Dim("a", 16), Dim("b", 16)), (Knob("a", (0,), 0.25), Knob("b", (1,), 0.25)))
 
+NOWHERE = Path("there is no such run")
+
 
 def facts_of(**config: Any) -> dict[str, Any]:
     values = Config(**{"batch": 64, "steps": 100, **config}).to_json()
@@ -21,7 +24,7 @@ def facts_of(**config: Any) -> dict[str, Any]:
 
 
 def terms(**config: Any) -> dict[str, Any]:
-    return terms_of(facts_of(**config), SPACE, "config.json")
+    return terms_of(NOWHERE, facts_of(**config), SPACE, "config.json")
 
 
 def test_the_lowest_width_that_was_left_out_is_that_of_the_network() -> None:
@@ -34,7 +37,7 @@ def test_the_lowest_width_that_was_left_out_is_that_of_the_network() -> None:
 
 def test_a_real_run_knows_it(finished: Run) -> None:
     assert finished.config.low is None
-    found = terms_of(finished.facts, finished.front.space, "x")
+    found = terms_of(finished.path, finished.facts, finished.front.space, "x")
     assert found["low"] == finished.net.space.knobs[0].low
     assert (found["data"], found["steps"]) == (finished.facts["data"]["identity"], 6)
 
@@ -62,6 +65,21 @@ def test_what_matters(other: dict[str, Any]) -> None:
     assert [name for name in one if one[name] != two[name]] == [key]
 
 
+def test_latencies_of_two_devices_are_two_costs(tmp_path: Path) -> None:
+    def on(device: str, **others: Any) -> dict[str, Any]:
+        how = {"threads": 1, "batch": 1, "precision": "fp32", "backend": "eager", **others}
+        record = {"conditions": {"device": device, **how, "inputs": [[1, 3, 8, 8]]}}
+        (tmp_path / "latency.json").write_text(json.dumps(record))
+        return terms_of(tmp_path, facts_of(cost="latency"), SPACE, "x")
+
+    assert on("phone") == on("phone")
+    for other in (on("server"), on("phone", threads=2)):
+        assert [key for key, value in on("phone").items() if other[key] != value] == ["device_file"]
+    (tmp_path / "latency.json").write_text('{"conditions": [1]}')
+    with pytest.raises(UserError, match=r"latency.json: .* is not a JSON object"):
+        terms_of(tmp_path, facts_of(), SPACE, "x")
+
+
 def test_settings_have_the_method_too() -> None:
     found = settings_of(facts_of(method="slim"), 0.25)
     assert (found["method"], found["low"], found["steps"]) == ("slim", 0.25, 100)
@@ -71,13 +89,13 @@ def test_settings_have_the_method_too() -> None:
 def test_files_of_strangers() -> None:
     facts = facts_of()
     facts["config"]["lr"] = [1, {"x": 2}]
-    assert hash(tuple(terms_of(facts, SPACE, "x").values()))
+    assert hash(tuple(terms_of(NOWHERE, facts, SPACE, "x").values()))
     facts["config"]["steps"] = "many"
     assert steps_of(facts) is None
     with pytest.raises(UserError, match="x: steps: 'many' is not a whole number"):
-        terms_of(facts, SPACE, "x")
+        terms_of(NOWHERE, facts, SPACE, "x")
     with pytest.raises(UserError, match="is not a name"):
-        terms_of({**facts_of(), "data": {"identity": "\x1b"}}, SPACE, "x")
+        terms_of(NOWHERE, {**facts_of(), "data": {"identity": "\x1b"}}, SPACE, "x")
 
 
 def test_words() -> None:

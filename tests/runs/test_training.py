@@ -21,6 +21,7 @@ import joslim
 from joslim.data import load_data
 from joslim.data.memory import MemoryData
 from joslim.errors import RunFailed, Stopped, UserError
+from joslim.loop import default_every
 from joslim.models import resnet8
 from joslim.runs import checkpoint
 from joslim.runs.config import Config
@@ -261,6 +262,23 @@ def test_a_finished_run_is_extended(finished: Run, tiny: Options, tmp_path: Path
     again = train(out=run, resume=True, watch=seen.append, **{**tiny, "steps": 9})
     assert not seen, "it is finished now"
     assert again.front == longer.front
+
+
+def test_the_call_that_began_a_run_extends_it(tiny: Options, tmp_path: Path) -> None:
+    """K is left to its default, which would be another for a longer training."""
+    options = {key: value for key, value in tiny.items() if key != "every"}
+    options |= {"steps": 1002, "method": "slim"}
+    file = tmp_path / "run" / "config.json"
+
+    def stop_at_once(progress: Progress) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    for until in (None, 5004):
+        with pytest.raises(Stopped):
+            train(out=tmp_path / "run", resume=True, until=until, watch=stop_at_once, **options)
+    config = json.loads(file.read_text())["config"]
+    assert (config["steps"], config["every"]) == (5004, default_every(1002, 2))
+    assert default_every(1002, 2) != default_every(5004, 2)
 
 
 def test_latency_is_measured_once_a_run(tiny: Options, tmp_path: Path) -> None:
@@ -653,6 +671,19 @@ def test_a_new_head_is_on_record(tiny: Options, tmp_path: Path) -> None:
     save_file(resnet8(num_classes=7).state_dict(), tmp_path / "w.safetensors")
     run = train(out=tmp_path / "a", init=str(tmp_path / "w.safetensors"), **tiny)
     assert sorted(run.facts["fresh"]) == ["fc.bias", "fc.weight"]
+
+
+def test_a_run_goes_on_without_the_weights_it_began_with(tiny: Options, tmp_path: Path) -> None:
+    weights, run = tmp_path / "w.safetensors", tmp_path / "run"
+    save_file(resnet8(num_classes=7).state_dict(), weights)
+    begun = train(out=run, init=str(weights), **tiny)
+    shutil.copytree(run, tmp_path / "other")
+    expected = train(out=tmp_path / "other", resume=True, until=8, init=str(weights), **tiny)
+    weights.unlink()
+    longer = train(out=run, resume=True, until=8, init=str(weights), **tiny)
+    assert longer.config.init == str(weights)
+    assert longer.facts["fresh"] == begun.facts["fresh"]
+    assert longer.front == expected.front
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,28 @@ def test_a_run_that_trains_and_then_stops(copied: Path) -> None:
     assert refusal(copied) == f"run: {str(copied)!r} has no front yet: {go_on}"
 
 
+def test_an_extended_run_that_stopped_while_it_was_judged(copied: Path) -> None:
+    """All steps are done, and the front that is there is an earlier one."""
+    metrics = copied / "metrics.jsonl"
+    *steps, judged = metrics.read_text().splitlines(keepends=True)
+    metrics.write_text("".join(steps))
+    assert where_is(copied) == Whereabouts(STOPPED, 6, 6)
+    assert "has only an earlier front: it stopped at step 6 of 6" in refusal(copied)
+    # Judged, and killed before the last checkpoint was in.
+    metrics.write_text("".join([*steps, judged]))
+    (copied / "checkpoint.old").mkdir()
+    assert where_is(copied).state == STOPPED
+    (copied / "checkpoint.old").rmdir()
+    assert is_finished(copied)
+
+
+def test_runs_of_older_versions_are_finished_with_their_last_step(copied: Path) -> None:
+    lines = [json.loads(line) for line in (copied / "metrics.jsonl").read_text().splitlines()]
+    old = [{k: v for k, v in line.items() if k != "parts"} for line in lines if "phase" not in line]
+    (copied / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in old))
+    assert is_finished(copied)
+
+
 def test_a_front_that_is_not_there_yet(copied: Path) -> None:
     (copied / "front.json").unlink()
     with pytest.raises(UserError, match="stopped at step 6 of 6; joslim resume"):
