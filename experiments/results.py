@@ -54,23 +54,26 @@ def methods(suffix: str = "") -> dict[str, str]:
     return {f"{name}{suffix}": name for name in METHODS}
 
 
-def changes(method: str) -> dict[str, str]:
-    """The rows that change settings of a method on ResNet8, each named by what it changes."""
-    base = ROWS[method]
-    rows = {method: method}
+def changes(reference: str) -> dict[str, str]:
+    """The rows that change settings of this one, each named by what it changes."""
+    base = ROWS[reference]
+    rows = {reference: base["method"]}
     for name, row in ROWS.items():
         changed = {key: value for key, value in row.items() if base.get(key) != value}
-        if changed and {*changed} != {"lr"} and not {"method", "cost", "model"} & {*changed}:
+        if changed and {*changed} != {"lr"} and not OTHER_CONTEST & {*changed}:
             rows[name] = ", ".join(f"{key} {value}" for key, value in changed.items())
     return rows
 
 
+# Rows that differ in one of these are not changes of each other.
+OTHER_CONTEST = {"method", "cost", "model", "data"}
 TABLES = {
     "macs": Table("ResNet8, multiply-adds", methods()),
     "memory": Table("ResNet8, memory", methods("-memory")),
     "latency": Table("ResNet8, latency", methods("-latency")),
     "recipe": Table("ResNet8, multiply-adds, settings of slim changed", changes("slim")),
     "ideas": Table("ResNet8, multiply-adds, settings of joslim changed", changes("joslim")),
+    "digits": Table("ResNet8 on digits, settings of joslim changed", changes("joslim-digits")),
     "resnet20": Table("ResNet20, multiply-adds", methods("-resnet20")),
     "mobilenet": Table("MobileNetV2, memory", methods("-mobilenet")),
 }

@@ -64,6 +64,16 @@ MOBILENET: Row = {
     "log_share": 0.5,
     "threads": 1,
 }
+# Small enough for the paper's search, which is slow, and for rounds as often as one likes.
+DIGITS: Row = {
+    "model": "resnet8",
+    "data": "digits",
+    "steps": 600,
+    "every": 20,
+    "full_weight": 3.0,
+    "log_share": 0.5,
+    "threads": 1,
+}
 # The sizes of networks that are trained one by one: multipliers of all widths.
 SIZES = (1.0, 0.85, 0.7, 0.5, 0.316)
 
@@ -120,11 +130,15 @@ ROWS: dict[str, Row] = {
     "joslim-replay-0.8": row("joslim", replay=0.8),
     "joslim-every-4": row("joslim", every=4),
     "joslim-every-60": row("joslim", every=60),
-    # The paper's search, and its ablation without bisection: slow, so in few rounds.
-    "joslim-every-60-mobo-ts2": row("joslim", every=60, searcher="mobo-ts2"),
-    "joslim-every-60-mobo-rs": row("joslim", every=60, searcher="mobo-rs"),
     "joslim-smoothing": row("joslim", label_smoothing=0.1),
     "joslim-scored-on-1024": row("joslim", score_images=1024),
+    # K; and the paper's search, with its ablation without bisection.
+    **{f"joslim-digits-every-{k}": row("joslim", DIGITS, every=k) for k in (5, 80)},
+    **{
+        f"joslim-digits-{name}": row("joslim", DIGITS, searcher=name)
+        for name in ("mobo-ts2", "mobo-rs")
+    },
+    "joslim-digits": row("joslim", DIGITS),
     # 4. More knobs.
     **{f"{name}-resnet20": row(name, RESNET20) for name in METHODS},
     **{f"{name}-mobilenet": row(name, MOBILENET, cost="memory") for name in METHODS},
