@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import torch
 from PIL import Image
 from torch import nn
 
@@ -43,6 +44,7 @@ def network(classes: int) -> nn.Module:
 
 
 def main(folder: Path) -> None:
+    torch.manual_seed(0)  # of the weights that the networks begin with
     draw_obstacles(folder / "pictures")
     pictures = f"folder:{folder / 'pictures'}"
     common = {"low": 0.15, "steps": 70, "every": 14, "batch": 32, "front_images": 128}

@@ -28,6 +28,7 @@ from joslim.costs import cost as make_cost
 from joslim.costs.function import FunctionCost
 from joslim.errors import RunFailed, UserError
 from joslim.front import Front, Point, check_cost_name, cost_key, non_dominated
+from joslim.methods import Preset
 from joslim.methods import method as find_method
 from joslim.methods import preset as find_preset
 from joslim.processes import broadcast, gathered, is_first, shared_out, world
@@ -115,9 +116,7 @@ class Slimming:
         self.full_weight = checked_weight("full_weight", weight)
         self.full_first = checked_share("full_first", full_first)
         self.replay = checked_share("replay", replay)
-        default = self.preset.searchers.get(self.name, ("random", {}))
-        own_options = dict(self.preset.searchers.values())
-        self.searcher = chosen_searcher(searcher, default[0], own_options, search_options or {})
+        self.searcher = chosen_searcher(searcher, self.name, self.preset, search_options or {})
         self.rescore_budget = self.preset.rescore(self.every) if rescore is None else rescore
         at_least_one("rescore", self.rescore_budget)
         self.rng = np.random.default_rng(seed)
@@ -522,18 +521,19 @@ def default_every(total_steps: int, samples: int) -> int:
 
 
 def chosen_searcher(
-    wanted: str | Searcher | None,
-    default: str,
-    own_options: Mapping[str, Mapping[str, Any]],
-    options: Mapping[str, Any],
+    wanted: str | Searcher | None, method: str, preset: Preset, options: Mapping[str, Any]
 ) -> Searcher:
     """The one that is wanted, or the default; with the options that the preset has for it."""
     if isinstance(wanted, Searcher):
         if options:
             raise UserError("search_options: they go with the name of a searcher, not with one")
         return wanted
+    if method not in preset.searchers and options:
+        raise UserError(f"{min(options)}: method {method} does not search; leave it out")
+    default, _ = preset.searchers.get(method, ("random", {}))
     name = default if wanted is None else wanted
-    return make_searcher(name, **{**own_options.get(name, {}), **options})
+    own_options = dict(preset.searchers.values()).get(name, {})
+    return make_searcher(name, **{**own_options, **options})
 
 
 @contextmanager

@@ -796,7 +796,9 @@ def test_options_of_the_search(digits: Data) -> None:
     paper = slimming_of(digits, preset="paper", search_options={"bisections": 3})
     assert isinstance(paper.searcher, Scalarized)
     assert (paper.searcher.bisections, paper.searcher.optimistic) == (3, False)
-    with pytest.raises(UserError, match="random does not take these options"):
+    with pytest.raises(UserError, match="beta: method slim does not search; leave it out"):
+        slimming_of(digits, method="slim", search_options={"beta": 0.5})
+    with pytest.raises(UserError, match="beta: searcher random has none"):
         slimming_of(digits, searcher="random", search_options={"beta": 0.5})
     with pytest.raises(UserError, match="search_options: they go with the name"):
         slimming_of(digits, searcher=Targeted(), search_options={"beta": 0.5})

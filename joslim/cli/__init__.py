@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from typing import Annotated, Any
 
 import typer
@@ -66,6 +67,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     All but the first with one line on stderr.
     """
+    usual, warnings.formatwarning = warnings.formatwarning, as_one_line
     try:
         code = app(args=arguments, standalone_mode=False)
     except UserError as error:
@@ -73,11 +75,14 @@ def main(arguments: list[str] | None = None) -> None:
     except RunFailed as error:
         fail(str(error), 1)
     except UsageError as error:
-        fail(f"{error.format_message()} (joslim COMMAND --help lists what is allowed)", 2)
+        command = "joslim" if error.ctx is None else error.ctx.command_path
+        fail(f"{error.format_message()} ({command} --help lists what is allowed)", 2)
     except Stopped as stopped:
         fail(str(stopped), 128 + stopped.signal)
     except (typer.Abort, KeyboardInterrupt):
         sys.exit(130)
+    finally:
+        warnings.formatwarning = usual
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -86,6 +91,11 @@ def fail(message: str, code: int = 2) -> None:
     name = "joslim" if speaks() else f"joslim, process {os.environ['RANK']}"
     print(f"{name}: {on_one_line(message)}", file=sys.stderr)
     sys.exit(code)
+
+
+def as_one_line(message: Warning | str, *where: Any, **line: Any) -> str:
+    """A warning without the place in the code, which is none of the user's."""
+    return f"joslim: {on_one_line(str(message))}\n"
 
 
 def on_one_line(message: str) -> str:

@@ -13,6 +13,7 @@ import typer
 from joslim.cli.train import (
     AsJson,
     ConfigFile,
+    read_folder,
     refuse_training_flags,
     settings_of,
     with_flags_of_config,
@@ -34,7 +35,12 @@ Methods = Annotated[str | None, typer.Option(help="Separated by commas. [slim,bi
 Seeds = Annotated[str | None, typer.Option(help="Separated by commas. [0,1,2]")]
 Costs = Annotated[str | None, typer.Option(help="Separated by commas. [macs]")]
 Models = Annotated[str | None, typer.Option(help="Separated by commas. [resnet8]")]
-Out = Annotated[Path | None, typer.Option("--out", help="The folder of the comparison.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", help="The folder of the comparison.", parser=read_folder, metavar="FOLDER"
+    ),
+]
 AtOnce = Annotated[
     int | None, typer.Option(min=1, help="Trainings at a time; as many as GPUs, or cores.")
 ]

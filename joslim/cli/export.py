@@ -136,6 +136,8 @@ def whole_network(path: Path, out: str, overwrite: bool) -> list[dict[str, Any]]
     from joslim.deploy import export_whole
     from joslim.runs.run import load
 
+    if Path(out).suffix in (".onnx", ".pt2"):
+        raise UserError(f"out: --whole makes a folder, {out!r} is the name of a file; type another")
     run = load(path)
     export_whole(run, out, overwrite=overwrite)
     return [{"file": out, "bytes": size_of(Path(out)), "children": len(run.front)}]

@@ -13,6 +13,7 @@ import typer
 from joslim.cli.train import (
     AsJson,
     ConfigFile,
+    read_folder,
     refuse_training_flags,
     settings_of,
     with_flags_of_config,
@@ -34,10 +35,18 @@ Runs = Annotated[
 ]
 Out = Annotated[
     Path | None,
-    typer.Option("--out", "-o", help="The figure's folder; with RUNs the picture: .png, .svg."),
+    typer.Option(
+        "--out",
+        "-o",
+        help="The figure's folder; with RUNs the picture: .png, .svg.",
+        parser=read_folder,
+        metavar="PATH",
+    ),
 ]
 Seeds = Annotated[str | None, typer.Option(help="Separated by commas; else as in the paper.")]
-Only = Annotated[str | None, typer.Option(help="Panels to make, as joslim figure NAME lists them.")]
+Only = Annotated[
+    str | None, typer.Option(help="Panels to make, of those that joslim figure lists.")
+]
 Ks = Annotated[str | None, typer.Option(help="Figure k: values of K. [156,313,626,1252,3128]")]
 At = Annotated[
     str | None,

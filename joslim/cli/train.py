@@ -14,7 +14,18 @@ import typer
 from joslim.errors import UserError
 from joslim.runs.config import DEFAULTS, FIELDS, kind_of, read_config_file
 
-Out = Annotated[Path | None, typer.Option("--out", help="The run folder.")]
+
+def read_folder(text: str) -> Path:
+    """An empty one is most likely a variable that is not set: it is not the current folder."""
+    if not text.strip():
+        raise typer.BadParameter("it is empty; type the name of a folder")
+    return Path(text)
+
+
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", help="The run folder.", parser=read_folder, metavar="FOLDER"),
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Begin anew in a folder with a run.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on if there is something to go on.")]
 ConfigFile = Annotated[
@@ -50,7 +61,25 @@ def annotation(field: Field[Any]) -> Any:
     shown = "" if default is None or kind is bool else f" [{default}]"
     name = field.name.replace("_", "-")
     flag = f"--{name}/--no-{name}" if default is True else f"--{name}"
-    return Annotated[kind | None, typer.Option(flag, help=field.metadata["help"] + shown)]
+    words = field.metadata["help"] + shown
+    if kind in (int, float):
+        metavar = "INTEGER" if kind is int else "NUMBER"
+        return Annotated[
+            kind | None, typer.Option(flag, help=words, parser=reader(kind), metavar=metavar)
+        ]
+    return Annotated[kind | None, typer.Option(flag, help=words)]
+
+
+def reader(kind: type) -> Callable[[str], Any]:
+    """What cannot be read stays as it was typed: the configuration says what is allowed."""
+
+    def read(text: str) -> Any:
+        try:
+            return kind(text)
+        except ValueError:
+            return text
+
+    return read
 
 
 def settings_of(config: Path | None, flags: dict[str, Any]) -> dict[str, Any]:

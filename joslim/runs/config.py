@@ -105,10 +105,10 @@ class Config:
     data: str = option("digits", "digits, fashion-mnist, cifar10, cifar100 or folder:PATH.")
     data_root: str | None = option(None, "Folder with the official files of the data set.")
     size: int | None = option(None, "Resize images to this many pixels.", least=1, most=10_000)
-    method: str = option("joslim", "How widths are chosen.", names=methods)
-    cost: str = option("macs", "What is traded against error.", names=costs)
+    method: str = option("joslim", "joslim, slim, bignas (ofa), autoslim or single.", names=methods)
+    cost: str = option("macs", "Against error: macs, params, memory, latency.", names=costs)
     device_file: str | None = option(None, "Cost latency: measured elsewhere, by joslim latency.")
-    low: float | None = option(None, "Lowest width multiplier.", above=0, most=1)
+    low: float | None = option(None, "Lowest width multiplier; the network's own.", above=0, most=1)
     widths: str | None = option(None, "Method single: one multiplier, or one for each knob: 1,0.5")
     steps: int | None = option(None, "Optimizer steps.", least=1, most=10**9)
     epochs: float | None = option(None, "Passes over the training data.", above=0, most=10**6)
@@ -116,33 +116,48 @@ class Config:
     every: int | None = option(None, "Steps between choices of widths (K).", least=1)
     samples: int = option(2, "Widths besides the largest and smallest (M).", least=1, most=64)
     preset: str = option("default", "default, or paper: to the letter.", names=presets)
-    searcher: str | None = option(None, "How new widths are searched.", names=searchers)
-    beta: float | None = option(None, "Weight of uncertainty in the search.", least=0)
+    searcher: str | None = option(
+        None, "targeted, mobo-ts2, mobo-rs (the paper's), nsga2 or random.", names=searchers
+    )
+    beta: float | None = option(None, "Search: weight of uncertainty.", least=0)
     epsilon: float | None = option(
-        None, "Distance from a target cost, as a share of the full cost.", above=0, most=1
+        None,
+        "Search: allowed distance from a target, of the full cost.",
+        above=0,
+        most=1,
     )
     log_share: float | None = option(
-        None, "Of target costs drawn evenly in their logarithm.", least=0, most=1
+        None, "Search: share of the targets that is even in the log of the cost.", least=0, most=1
     )
-    bisections: int | None = option(None, "Of mobo-ts2, for one target.", least=1, most=1000)
+    bisections: int | None = option(
+        None, "Searcher mobo-ts2: at most so many for one target.", least=1, most=1000
+    )
     rescore: int | None = option(None, "Children scored anew in a round, at most.", least=1)
-    recipe: str | None = option(None, "Training settings; by default those of the data.")
+    recipe: str | None = option(
+        None, "Settings: digits, cifar, imagenet, paper/...; else the data's."
+    )
     seed: int = option(0, "Of everything random.", least=0, most=2**31 - 1)
     device: str = option("auto", "auto, cpu, cuda, cuda:1, mps.")
-    amp: str | None = option(None, "Mixed precision.", names=lambda: ["bf16", "fp16"])
+    amp: str | None = option(None, "Mixed precision: bf16 or fp16.", names=lambda: ["bf16", "fp16"])
     threads: int | None = option(None, "CPU threads; else torch's choice.", least=1, most=4096)
     channels_last: bool = option(True, "Channels innermost in memory: faster on most devices.")
     workers: int = option(0, "Processes that decode images of a folder.", least=0, most=256)
     lr: float | None = option(None, "Highest learning rate.", above=0, most=1e30)
     momentum: float | None = option(None, "Of SGD, Nesterov's.", least=0, most=0.9999)
     weight_decay: float | None = option(None, "Of all parameters.", least=0, most=1e30)
-    schedule: str | None = option(None, "Decay of the learning rate.", names=schedules)
+    schedule: str | None = option(
+        None, "Of the learning rate: cosine, linear or constant.", names=schedules
+    )
     warmup: float | None = option(None, "Share of the training with a rising rate.", least=0)
-    label_smoothing: float | None = option(None, "For the full network.", least=0, most=0.9)
-    distill: str = option("soft", "What children learn from the full one.", names=distillations)
-    label_share: float = option(0.0, "Of the labels in what children learn.", least=0, most=1)
+    label_smoothing: float | None = option(
+        None, "Label smoothing of the full network.", least=0, most=0.9
+    )
+    distill: str = option(
+        "soft", "How children learn from the full one: soft, kl, alpha.", names=distillations
+    )
+    label_share: float = option(0.0, "Share of the labels in what children learn.", least=0, most=1)
     full_weight: float | None = option(
-        None, "How often the full network's gradient counts; the preset's.", above=0, most=1000
+        None, "How many times the full network's gradient counts; by default 3.", above=0, most=1000
     )
     full_first: float = option(
         0.0, "Share of the steps, at first, for the full network alone.", least=0, most=1
@@ -155,7 +170,9 @@ class Config:
     crop_scale: float | None = option(
         None, "Folders: least share of an image that a random crop keeps.", above=0, most=1
     )
-    score_images: int | None = option(None, "Images that score a round; the batch.", least=2)
+    score_images: int | None = option(
+        None, "Images that a round is scored on; by default a batch.", least=2
+    )
     front_images: int = option(2048, "Training images that judge the front.", least=2)
     sync_norm: bool = option(False, "BatchNorm over the images of all processes, not of each.")
     log_every: int | None = option(None, "Steps between lines of metrics.jsonl.", least=1)
@@ -282,6 +299,8 @@ def read_config_file(path: str | Path) -> dict[str, Any]:
         raise UserError(f"config: {str(path)!r} is broken: {error}") from error
     if not isinstance(values, dict):
         raise UserError(f"config: {str(path)!r} holds no table of keys and values")
+    if "joslim" in values and isinstance(values.get("config"), dict):  # the record of a run
+        values = {key: value for key, value in values["config"].items() if value is not None}
     return {str(key).replace("-", "_"): value for key, value in values.items()}
 
 

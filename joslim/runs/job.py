@@ -309,7 +309,12 @@ def parse_widths(text: str | None, space: WidthSpace) -> Widths | None:
         multipliers = [float(part) for part in text.split(",")]
     except ValueError as error:
         raise UserError(f"widths: {text!r} are not multipliers; type 0.5 or 1,0.5,...") from error
-    return space.uniform(multipliers[0]) if len(multipliers) == 1 else space.at(multipliers)
+    one = len(multipliers) == 1
+    # With one for all, knobs that cannot go as low stay at their own lowest.
+    for multiplier, low in zip(multipliers, [space.low.min()] if one else space.low):
+        if 0 < multiplier < low:
+            raise UserError(f"widths: {multiplier:g} is below {low:g}; type --low {multiplier:g}")
+    return space.uniform(multipliers[0]) if one else space.at(multipliers)
 
 
 def check_outputs(net: SlimmableNet, data: Data) -> None:

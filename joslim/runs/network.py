@@ -68,6 +68,9 @@ def classes_for(maker: Callable[..., Any], num_classes: int | None) -> dict[str,
 def imported(name: str) -> Any:
     """`package.module:function`, looked for in the current folder too, as `python -m` does."""
     module_name, _, attribute = name.partition(":")
+    if module_name.endswith(".py"):
+        dotted = ".".join(Path(module_name[:-3]).parts)
+        raise UserError(f"model: {name!r} is a file and not a module; type {dotted}:{attribute}")
     if (here := os.getcwd()) not in sys.path:
         sys.path.insert(0, here)
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 from joslim.errors import UserError, unknown
@@ -15,7 +15,7 @@ from joslim.search.scalarized import RandomScalarized, Scalarized
 from joslim.search.start import starting_children
 from joslim.search.targeted import Targeted
 
-SEARCHERS: dict[str, Callable[..., Searcher]] = {
+SEARCHERS: dict[str, type[Any]] = {
     "targeted": Targeted,
     "mobo-ts2": Scalarized,
     "mobo-rs": RandomScalarized,
@@ -42,7 +42,13 @@ def searcher(name: str, **options: Any) -> Searcher:
     """The search of this name; its options are the fields of its class."""
     if name not in SEARCHERS:
         raise unknown("searcher", str(name), SEARCHERS)
-    try:
-        return SEARCHERS[name](**options)
-    except TypeError as error:
-        raise UserError(f"searcher: {name} does not take these options: {options}") from error
+    for option in options:
+        if option not in options_of(name):
+            takers = [other for other in SEARCHERS if option in options_of(other)]
+            instead = f", or type --searcher {takers[0]}" if takers else ""
+            raise UserError(f"{option}: searcher {name} has none; leave it out{instead}")
+    return SEARCHERS[name](**options)
+
+
+def options_of(name: str) -> set[str]:
+    return {field.name for field in fields(SEARCHERS[name]) if field.init}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,11 @@ class Evolution(Searcher):
     start: int = 4
     tries: int = 8
 
+    def __post_init__(self) -> None:
+        """Before anything is trained: the first round, or the search at the end, may be far off."""
+        if find_spec("pymoo") is None:
+            raise UserError("searcher: nsga2 needs pymoo; type pip install 'joslim[nsga2]'")
+
     def propose(self, history: History, count: int, rng: np.random.Generator) -> list[Widths]:
         scored = history.scored()
         if count == 0 or len(scored) < max(self.start, 2):
@@ -43,7 +49,6 @@ class Evolution(Searcher):
         self, history: History, scored: Scored, count: int, rng: np.random.Generator
     ) -> NDArray[np.float64]:
         """[count, knobs] multipliers: tournament, simulated binary crossover, mutation."""
-        _need_pymoo()
         from pymoo.core.population import Population  # type: ignore
         from pymoo.core.problem import Problem  # type: ignore
         from pymoo.operators.crossover.sbx import SBX  # type: ignore
@@ -78,10 +83,3 @@ def tournament(
     rivals = rng.integers(len(order), size=(count, 2))
     first_wins = place[rivals[:, 0]] <= place[rivals[:, 1]]
     return np.where(first_wins, rivals[:, 0], rivals[:, 1])
-
-
-def _need_pymoo() -> None:
-    try:
-        import pymoo  # type: ignore  # noqa: F401
-    except ImportError as error:
-        raise UserError("searcher: nsga2 needs pymoo; type pip install 'joslim[nsga2]'") from error

@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -139,6 +140,13 @@ class Scalarized(Searcher):
     solved: int = field(default=0, init=False)
     # Hyper-parameters of the last round, of the loss and of the cost: the next fit starts there.
     _thetas: list[tuple[float, ...]] = field(default_factory=list, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Before anything is trained: the first round, or the search at the end, may be far off."""
+        if find_spec("botorch") is None:
+            raise UserError(
+                "searcher: mobo-ts2 and mobo-rs need BoTorch; type pip install 'joslim[botorch]'"
+            )
 
     def propose(self, history: History, count: int, rng: np.random.Generator) -> list[Widths]:
         scored = history.scored()
@@ -277,7 +285,6 @@ def fit_botorch(
     start: tuple[float, ...] | None = None,
 ) -> Any:
     """The fitted SingleTaskGP. `start` is the theta of an earlier fit (see surrogate.py)."""
-    _need_botorch()
     from botorch.exceptions.errors import ModelFittingError
     from botorch.fit import fit_gpytorch_mll
     from botorch.models import SingleTaskGP
@@ -320,7 +327,6 @@ def minimise(
     iterations: int,
 ) -> NDArray[np.float64]:
     """[n, knobs] -> [n] over the unit cube -> [knobs]: where the least value was found."""
-    _need_botorch()
     from botorch.acquisition.acquisition import AcquisitionFunction
     from botorch.optim.optimize import optimize_acqf
 
@@ -353,12 +359,3 @@ def borrowed_generator(rng: np.random.Generator) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(rng.integers(2**31)))
         yield
-
-
-def _need_botorch() -> None:
-    try:
-        import botorch  # noqa: F401
-    except ImportError as error:
-        raise UserError(
-            "searcher: mobo-ts2 and mobo-rs need BoTorch; type pip install 'joslim[botorch]'"
-        ) from error

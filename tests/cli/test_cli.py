@@ -1,5 +1,6 @@
 """The program itself: help, version, exit codes, and a quick answer."""
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -122,3 +123,16 @@ def test_which_process_complains(
 
 def test_version_exits(joslim: Run) -> None:
     assert joslim("--version", "profile", "alexnet").returncode == 0
+
+
+def test_warnings_are_one_line_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual, told = warnings.formatwarning, []
+
+    def warn(**options: Any) -> None:
+        told.append(warnings.formatwarning("one image\ndoes not decode", UserWarning, "a.py", 3))
+
+    monkeypatch.setattr(cli, "app", warn)
+    with pytest.raises(SystemExit):
+        cli.main([])
+    assert told == ["joslim: one image does not decode\n"]
+    assert warnings.formatwarning is usual

@@ -135,6 +135,7 @@ def test_a_mismatch(
         (["--model", "resnet20"], "model: 'resnet20' given, the run has 'resnet8'; type --model"),
         (["--device-file", "none.json"], "device_file: 'none.json': cannot be read"),
         (["--whole", "--device-file", "a.json"], "device_file: it is for children; leave out --wh"),
+        (["--whole", "-o", "a.onnx"], "out: --whole makes a folder, 'a.onnx' is the name of a fil"),
         (["--whole", "--int8"], "int8: it is for children; leave out --whole"),
         (["--macs", "20 apples"], "macs: '20 apples' is not a size"),
         (["--macs", "1"], "macs: no child of"),

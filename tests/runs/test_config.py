@@ -21,6 +21,7 @@ from joslim.runs.config import (
     read_config_file,
 )
 from joslim.runs.recipes import RECIPES
+from joslim.runs.run import Run
 
 NUMBERS = [name for name, item in FIELDS.items() if kind_of(item)[0] in (int, float)]
 WHOLE = [name for name, item in FIELDS.items() if kind_of(item)[0] is int]
@@ -48,6 +49,13 @@ def test_every_field_has_a_default_and_help() -> None:
     for item in fields(Config):
         assert item.name in DEFAULTS
         assert item.metadata["help"].endswith((".", "1,0.5")), item.name
+
+
+def test_help_names_all_that_is_allowed() -> None:
+    for item in fields(Config):
+        names = item.metadata["names"]
+        for name in names() if names else ():
+            assert name in item.metadata["help"], item.name
 
 
 def test_there_and_back() -> None:
@@ -245,6 +253,10 @@ def test_a_written_configuration_can_be_read(tmp_path: Path) -> None:
     config = Config(steps=7, amp="bf16")
     file = written(tmp_path, json.dumps(config.to_json()), "c.json")
     assert config_of(read_config_file(file)) == config
+
+
+def test_the_record_of_a_run_repeats_it(finished: Run) -> None:
+    assert config_of(read_config_file(finished.path / "config.json")) == finished.config
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,8 @@ def test_a_number_of_validation_images() -> None:
         ({"method": "single", "widths": "half"}, "widths: 'half' are not multipliers"),
         ({"method": "single", "widths": "0.5,0.5"}, "widths: 2 multipliers given"),
         ({"method": "single", "widths": "nan"}, "nan is outside"),
+        ({"method": "single", "widths": "0.01"}, "widths: 0.01 is below 0.316; type --low 0.01"),
+        ({"method": "single", "widths": "1,1,0.2,1,1,1"}, "widths: 0.2 is below 0.316; type"),
         ({"method": "single", "widths": "1.5"}, "1.5 is outside"),
         ({"init": "nowhere.safetensors"}, "init: cannot read"),
     ],

@@ -84,6 +84,12 @@ def test_what_is_no_shape_is_refused(text: str) -> None:
     assert "3x224x224" in str(e.value)
 
 
+@pytest.mark.parametrize(("file", "module"), [("mine.py", "mine"), ("./a/mine.py", "a.mine")])
+def test_a_file_is_told_from_a_module(file: str, module: str) -> None:
+    with pytest.raises(UserError, match=f"is a file and not a module; type {module}:net$"):
+        load_model(f"{file}:net")
+
+
 def test_an_unknown_model_lists_all_of_them() -> None:
     with pytest.raises(UserError) as caught:
         load_model("resnet21")

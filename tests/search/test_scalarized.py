@@ -264,6 +264,8 @@ def test_counts_are_kept_in_the_state() -> None:
 
 
 def test_without_botorch_the_user_is_told_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When it is made, and not at the end of a training."""
     monkeypatch.setitem(__import__("sys").modules, "botorch", None)
-    with pytest.raises(UserError, match=r"pip install 'joslim\[botorch\]'"):
-        fit_process(*data(), ard=True, iterations=5)
+    for search in (Scalarized, RandomScalarized):
+        with pytest.raises(UserError, match=r"pip install 'joslim\[botorch\]'"):
+            search()

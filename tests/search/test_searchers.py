@@ -174,8 +174,14 @@ def test_an_unknown_name_lists_those_there_are() -> None:
 
 
 def test_an_unknown_option_is_refused(name: str) -> None:
-    with pytest.raises(UserError, match=f"searcher: {name} does not take these options"):
+    with pytest.raises(UserError, match=f"nonsense: searcher {name} has none; leave it out$"):
         searcher(name, nonsense=1)
+
+
+def test_an_option_of_another_search_says_whose_it_is() -> None:
+    words = "bisections: searcher targeted has none; leave it out, or type --searcher mobo-ts2"
+    with pytest.raises(UserError, match=words):
+        searcher("targeted", log_share=0.5, bisections=3)
 
 
 def test_options_are_attributes() -> None:
