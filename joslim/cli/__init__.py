@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> None:
     """
     usual, warnings.formatwarning = warnings.formatwarning, as_one_line
     try:
-        code = app(args=arguments, standalone_mode=False)
+        code = app(args=arguments, prog_name="joslim", standalone_mode=False)
     except UserError as error:
         fail(str(error), 2)
     except RunFailed as error:
