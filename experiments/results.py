@@ -281,7 +281,10 @@ def widths_table(name: str) -> str:
     fronts = [front_of(entry) for entry in kept(name)]
     dims = fronts[0][0].widths.space.dims
     lines = []
+    smallest = max(min(point.costs[front.key] for point in front) for front in fronts)
     for share in (0.25, 0.5, 0.75):
+        if share * fronts[0].span[1] < smallest:
+            continue
         picked = [front.pick(**{front.key: share * front.span[1]}) for front in fronts]
         counts = zip(*(point.widths.counts for point in picked))
         shares = [[count / dim.full for count in found] for dim, found in zip(dims, counts)]

@@ -32,6 +32,7 @@ from joslim.runs.job import make_job
 from joslim.runs.whereabouts import last_record
 from joslim.widths import WidthSpace
 
+HOUSE = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 
 Row = dict[str, Any]
@@ -300,9 +301,14 @@ def kept(name: str, label: str | None = None) -> list[Entry]:
 
 
 def commit() -> str:
-    command = ["git", "describe", "--always", "--dirty"]
-    found = subprocess.run(command, capture_output=True, text=True, cwd=RESULTS.parent)
-    return found.stdout.strip()
+    """Where the code is from. Results that are not committed yet do not count as changes of it."""
+
+    def git(*words: str) -> str:
+        found = subprocess.run(["git", *words], capture_output=True, text=True, cwd=HOUSE)
+        return found.stdout.strip()
+
+    changed = git("status", "--porcelain", "--", "joslim", "experiments/*.py")
+    return git("rev-parse", "--short", "HEAD") + ("-dirty" if changed else "")
 
 
 if __name__ == "__main__":

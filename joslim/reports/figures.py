@@ -36,7 +36,7 @@ COST_LABELS = {
     "macs": "multiply-adds for one input",
     "params": "parameters",
     "memory": "memory",
-    "latency_ms": "latency for one input",
+    "latency_ms": "latency of a pass",
 }
 MEASURE_LABELS = {
     "test_error": "test error",

@@ -4,7 +4,7 @@ const COST_WORDS = {
   macs: "multiply-adds for one input",
   params: "parameters",
   memory: "memory",
-  latency_ms: "latency for one input",
+  latency_ms: "latency of a pass",
 };
 const COST_NAMES = {
   macs: "multiply-adds",
