@@ -24,6 +24,8 @@ def estimate(job: Job) -> dict[str, Any]:
     slimming.alone_until = 0
     seconds = seconds_a_step(job)
     rounds = -(-others // slimming.every) if slimming.method.in_rounds else 0
+    # The first one: later ones have more children to learn from, and take a little longer.
+    seconds_a_round = slimming.seconds["search"] + slimming.seconds["scoring"] if rounds else 0.0
     return {
         "model": config.model,
         "data": job.data.identity,
@@ -38,6 +40,8 @@ def estimate(job: Job) -> dict[str, Any]:
         "passes": alone + others * len(slimming.widths),
         "seconds_a_step": round(seconds, 4),
         "hours_of_steps": round((seconds_alone * alone + seconds * others) / 3600, 3),
+        "seconds_a_round": round(seconds_a_round, 4),
+        "hours_of_rounds": round(seconds_a_round * rounds / 3600, 3),
         "memory_bytes": peak_memory(job),
     }
 

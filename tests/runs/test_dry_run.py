@@ -30,6 +30,8 @@ def test_the_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (facts["model"], facts["method"], facts["cost"]) == ("resnet8", "joslim", "macs")
     assert 0 < facts["seconds_a_step"] < 10
     assert facts["hours_of_steps"] == pytest.approx(facts["seconds_a_step"] * 1000 / 3600, abs=2e-3)
+    assert 0 < facts["seconds_a_round"] < 60
+    assert facts["hours_of_rounds"] == pytest.approx(facts["seconds_a_round"] * 34 / 3600, abs=1e-3)
     assert os.listdir(tmp_path) == []
 
 
@@ -50,6 +52,7 @@ def test_the_search_is_timed_once_and_its_interval_restored() -> None:
 def test_methods_without_rounds(method: str, passes: int) -> None:
     facts = facts_of(steps=10, method=method)
     assert (facts["rounds"], facts["passes"]) == (0, 10 * passes)
+    assert facts["hours_of_rounds"] == 0
 
 
 def test_children_of_a_search_at_the_end() -> None:
