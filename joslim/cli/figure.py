@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -74,7 +75,7 @@ def without_flags(*names: str) -> Callable[[Any], Any]:
 
 
 @without_flags(*ITS_OWN)
-@with_flags_of_config
+@partial(with_flags_of_config, has_defaults=False)  # what is not given is as in the paper
 def figure(
     *,
     name: Name = None,

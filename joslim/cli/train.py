@@ -37,15 +37,21 @@ DryRun = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def with_flags_of_config(command: Callable[..., None]) -> Callable[..., None]:
+def with_flags_of_config(
+    command: Callable[..., None], has_defaults: bool = True
+) -> Callable[..., None]:
     """Gives the command a flag for each field of `Config`, which it gets as keyword arguments.
 
-    A flag that is not given is None, so that a file's value can stand.
+    A flag that is not given is None, so that a file's value can stand. has_defaults: else what is
+    not given comes from elsewhere.
     """
     own = list(inspect.signature(command, eval_str=True).parameters.values())
     flags = [
         inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation(field)
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=annotation(field, has_defaults),
         )
         for name, field in FIELDS.items()
     ]
@@ -55,10 +61,10 @@ def with_flags_of_config(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def annotation(field: Field[Any]) -> Any:
+def annotation(field: Field[Any], has_defaults: bool) -> Any:
     kind, _ = kind_of(field)
     default = DEFAULTS[field.name]
-    shown = "" if default is None or kind is bool else f" [{default}]"
+    shown = "" if default is None or kind is bool or not has_defaults else f" [{default}]"
     name = field.name.replace("_", "-")
     flag = f"--{name}/--no-{name}" if default is True else f"--{name}"
     words = field.metadata["help"] + shown

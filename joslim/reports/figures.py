@@ -292,14 +292,14 @@ def is_wide(values: Sequence[float]) -> bool:
 def save(figure: Figure, path: str | Path) -> None:
     target = Path(path)
     if target.suffix.lower() not in SUFFIXES:
-        raise UserError(f"path: {str(path)!r} ends in none of {', '.join(SUFFIXES)}")
+        raise UserError(f"picture: {str(path)!r} ends in none of {', '.join(SUFFIXES)}")
     try:
         # Without a date, the same front gives the same file.
         metadata = {"Date": None} if target.suffix == ".svg" else None
         with whole(target) as beside:
             figure.savefig(beside, metadata=metadata)
     except OSError as error:
-        raise UserError(f"path: {str(path)!r} cannot be written: {error.strerror}") from error
+        raise UserError(f"picture: {str(path)!r} cannot be written: {error.strerror}") from error
 
 
 # What can be drawn together

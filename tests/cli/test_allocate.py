@@ -128,8 +128,11 @@ def test_the_same_run_twice(runs: list[str], joslim: Run) -> None:
             ["--macs", "1G", "--params", "1G", "--curve"],
             "curve: it is over one budget, macs, param",
         ),
-        (["--macs", "1G", "--picture", "a.gif"], "path: 'a.gif' ends in none of"),
-        (["--macs", "1G", "--picture", "no/such/a.png"], "path: 'no/such/a.png' cannot be written"),
+        (["--macs", "1G", "--picture", "a.gif"], "picture: 'a.gif' ends in none of"),
+        (
+            ["--macs", "1G", "--picture", "no/such/a.png"],
+            "picture: 'no/such/a.png' cannot be written",
+        ),
     ],
 )
 def test_what_is_refused(options: list[str], words: str, runs: list[str], refused: Run) -> None:

@@ -178,5 +178,5 @@ def test_an_empty_front(made: Made, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["x.gif", "missing/x.png"])
 def test_pictures_that_cannot_be_written(path: str, made: Made, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="path: "):
+    with pytest.raises(UserError, match="picture: "):
         draw_runs("cifar", [made("a").path], tmp_path / path)

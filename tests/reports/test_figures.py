@@ -210,9 +210,9 @@ def test_what_cannot_be_drawn(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="fronts: they have different costs: macs, memory"):
         draw_front({"a": made(), "b": made(cost="memory")}, tmp_path / "a.png")
     for name in ("a.jpg", "a", "png"):
-        with pytest.raises(UserError, match=r"path: .* ends in none of \.png, \.svg"):
+        with pytest.raises(UserError, match=r"picture: .* ends in none of \.png, \.svg"):
             draw_front({"a": made()}, tmp_path / name)
-    with pytest.raises(UserError, match=r"path: .* cannot be written"):
+    with pytest.raises(UserError, match=r"picture: .* cannot be written"):
         draw_front({"a": made()}, tmp_path / "nowhere" / "a.png")
     assert not list(tmp_path.iterdir())
 
