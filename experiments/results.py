@@ -75,7 +75,7 @@ TABLES = {
     "ideas": Table("ResNet8, multiply-adds, settings of joslim changed", changes("joslim")),
     "digits": Table("ResNet8 on digits, settings of joslim changed", changes("joslim-digits")),
     "resnet20": Table("ResNet20, multiply-adds", methods("-resnet20")),
-    "mobilenet": Table("MobileNetV2, memory", methods("-mobilenet")),
+    "mobilenet": Table("MobileNetV2 on digits, memory", methods("-mobilenet")),
 }
 
 
