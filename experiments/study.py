@@ -23,7 +23,6 @@ import torch
 
 import joslim
 from joslim.comparing.entries import Entry
-from joslim.data.files import data_root
 from joslim.errors import UserError
 from joslim.front import Front, Point
 from joslim.runs.config import SEARCHING
@@ -192,9 +191,6 @@ def asked(name: str) -> Row:
     settings = dict(ROWS[name])
     if "device_file" in settings:
         settings["device_file"] = str(RESULTS / settings["device_file"])
-    kind, _, folder = settings["data"].partition(":")
-    if folder:
-        settings["data"] = f"{kind}:{data_root(None) / folder}"
     one = {f"{key}s": [settings.pop(key)] for key in ("method", "cost", "model")}
     return {**one, **settings}
 
