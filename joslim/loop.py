@@ -45,6 +45,9 @@ from joslim.widths import Widths
 
 # Children that a whole training visits, unless K is given (the paper's choice).
 CHILDREN = 1000
+# In a short training rounds would take longer than steps, and more of them do not help
+# (docs/results.md).
+LEAST_EVERY = 10
 # What a state was of before there were these settings.
 BEFORE = {"label_share": 0.0, "replay": 0.0, "full_weight": 1.0, "full_first": 0.0}
 # A state that has made more is broken.
@@ -59,15 +62,15 @@ class Slimming:
     net: what `joslim.slim` returned, or a wrapper of it that is to be called instead (DDP).
     method, preset: names of `METHODS` and `PRESETS`. cost: a name, a function of Widths, or a Cost.
     scoring: un-augmented training batches (inputs, labels); one of them scores all children of a
-    round. every: steps between choices (K); by default so that 1000 children are visited.
-    samples: widths besides the largest and the smallest (M). widths: the child of method `single`.
-    distill: how children learn from the full network. label_share: how much of their loss is that
-    of the labels instead. full_weight: how many times the gradient of the full network counts; by
-    default as the preset has it. full_first: the share of the steps, at the beginning, in which it
-    learns alone. replay: the share of the trained widths that is drawn at each step from the front
-    known so far, in place of those of the search. searcher: a Searcher, or the name of one, which
-    search_options change (beta, epsilon, ...). rescore: children scored anew in a round, at most.
-    seed: of everything random in here.
+    round. every: steps between choices (K); by default so that 1000 children are visited, and 10 at
+    least. samples: widths besides the largest and the smallest (M). widths: the child of method
+    `single`. distill: how children learn from the full network. label_share: how much of their loss
+    is that of the labels instead. full_weight: how many times the gradient of the full network
+    counts; by default as the preset has it. full_first: the share of the steps, at the beginning,
+    in which it learns alone. replay: the share of the trained widths that is drawn at each step
+    from the front known so far, in place of those of the search. searcher: a Searcher, or the name
+    of one, which search_options change (beta, epsilon, ...). rescore: children scored anew in a
+    round, at most. seed: of everything random in here.
     """
 
     def __init__(
@@ -516,8 +519,8 @@ def checked_weight(field: str, value: Any) -> float:
 
 
 def default_every(total_steps: int, samples: int) -> int:
-    """K such that `CHILDREN` are visited in a whole training."""
-    return max(1, math.floor(total_steps * samples / CHILDREN))
+    """K such that `CHILDREN` are visited in a whole training; in short ones fewer."""
+    return max(LEAST_EVERY, math.floor(total_steps * samples / CHILDREN))
 
 
 def chosen_searcher(

@@ -113,7 +113,9 @@ class Config:
     steps: int | None = option(None, "Optimizer steps.", least=1, most=10**9)
     epochs: float | None = option(None, "Passes over the training data.", above=0, most=10**6)
     batch: int | None = option(None, "Images in a batch, all processes together.", least=1)
-    every: int | None = option(None, "Steps between choices of widths (K).", least=1)
+    every: int | None = option(
+        None, "Steps between choices of widths (K); else for 1000 children.", least=1
+    )
     samples: int = option(2, "Widths besides the largest and smallest (M).", least=1, most=64)
     preset: str = option("default", "default, or paper: to the letter.", names=presets)
     searcher: str | None = option(

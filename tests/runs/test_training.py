@@ -267,18 +267,18 @@ def test_a_finished_run_is_extended(finished: Run, tiny: Options, tmp_path: Path
 def test_the_call_that_began_a_run_extends_it(tiny: Options, tmp_path: Path) -> None:
     """K is left to its default, which would be another for a longer training."""
     options = {key: value for key, value in tiny.items() if key != "every"}
-    options |= {"steps": 1002, "method": "slim"}
+    options |= {"steps": 6002, "method": "slim"}
     file = tmp_path / "run" / "config.json"
 
     def stop_at_once(progress: Progress) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
-    for until in (None, 5004):
+    for until in (None, 9004):
         with pytest.raises(Stopped):
             train(out=tmp_path / "run", resume=True, until=until, watch=stop_at_once, **options)
     config = json.loads(file.read_text())["config"]
-    assert (config["steps"], config["every"]) == (5004, default_every(1002, 2))
-    assert default_every(1002, 2) != default_every(5004, 2)
+    assert (config["steps"], config["every"]) == (9004, default_every(6002, 2))
+    assert default_every(6002, 2) != default_every(9004, 2)
 
 
 def test_latency_is_measured_once_a_run(tiny: Options, tmp_path: Path) -> None:
