@@ -67,7 +67,7 @@ MOBILENET: Row = {
     "batch": 64,
     "steps": 400,
     "every": 10,
-    "lr": 0.05,
+    "lr": 0.02,
     "warmup": 0.1,
     "full_weight": 3.0,
     "log_share": 0.5,
