@@ -6,6 +6,7 @@ A link in their place is replaced, and what it points to stays as it is.
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,10 +16,9 @@ from pathlib import Path
 def whole(file: Path) -> Iterator[Path]:
     """Inside, a name to write to; afterwards what is there is the file.
 
-    The name is this process's own: others may write the same file.
+    The name is one that nobody else has: others may write the same file, on other machines too.
     """
-    beside = file.with_name(f".{file.stem}.{os.getpid()}.new{file.suffix}")
-    beside.unlink(missing_ok=True)
+    beside = file.with_name(f".{file.stem}.{secrets.token_hex(8)}.new{file.suffix}")
     try:
         yield beside
         with beside.open("rb") as stream:

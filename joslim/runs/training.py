@@ -220,8 +220,8 @@ def job_to_go_on(
     has_weights = on_first(lambda: checkpoint.find(folder) is not None)
     if until is not None:
         config = replace(config, steps=until, epochs=None)
-        if config.every is None:  # by default it would be that of a longer training
-            config = replace(config, every=json_value(stored, "every", CONFIG))
+    if config.every is None:  # the default may be another for more steps, or in this version
+        config = replace(config, every=json_value(stored, "every", CONFIG))
     job = make_job(replace(config, init=None) if has_weights else config, **objects)
     job.config = replace(job.config, init=config.init)
     return job
@@ -385,10 +385,10 @@ class Scribe:
             self.metrics.finish()
         self.folder.write_front(front)
         draw_run(front, visits_of(history, front), self.folder.file(PICTURE))
-        report_at_end(self.folder.path)
-        # Last: a run is finished when its checkpoint says so.
+        # A run is finished when its checkpoint says so; then its page says it too.
         self.save()
         checkpoint.drop_old(self.folder)
+        report_at_end(self.folder.path)
 
 
 def visits_of(history: History, front: Front) -> list[tuple[int, float, float, bool]]:

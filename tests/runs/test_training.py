@@ -281,6 +281,22 @@ def test_the_call_that_began_a_run_extends_it(tiny: Options, tmp_path: Path) -> 
     assert default_every(6002, 2) != default_every(9004, 2)
 
 
+def test_the_page_of_a_finished_run_says_so(finished: Run) -> None:
+    """It is written when the checkpoint before the last is gone."""
+    assert '"state":"finished"' in (finished.path / "report.html").read_text()
+
+
+def test_a_k_that_is_left_out_is_that_of_the_run(
+    finished: Run, tiny: Options, tmp_path: Path
+) -> None:
+    """Its default was another in older versions."""
+    shutil.copytree(finished.path, tmp_path / "run")
+    options = {key: value for key, value in tiny.items() if key != "every"}
+    again = train(out=tmp_path / "run", resume=True, **options)
+    assert again.config.every == finished.config.every != default_every(6, 2)
+    assert again.front == finished.front
+
+
 def test_latency_is_measured_once_a_run(tiny: Options, tmp_path: Path) -> None:
     def stop_at_four(progress: Progress) -> None:
         if progress.done == 4:
