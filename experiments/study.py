@@ -127,7 +127,8 @@ ROWS: dict[str, Row] = {
     "slim-full-weight-1": row("slim", full_weight=1.0),
     "joslim-full-weight-1": row("joslim", full_weight=1.0),
     "slim-full-first": row("slim", full_first=0.3),
-    "slim-lr-0.5-full-weight-1": row("slim", lr=0.5, full_weight=1.0),
+    # Is it the weight, or that the votes add up to six instead of four? A step as long, with 1.
+    "slim-lr-0.375-full-weight-1": row("slim", lr=0.375, full_weight=1.0),
     "slim-labels": row("slim", label_share=1.0),
     # What joslim could do otherwise.
     "joslim-full-first": row("joslim", full_first=0.3),
