@@ -309,25 +309,16 @@ class Slimming:
             raise RunFailed(f"none of {len(self.history)} children has a finite loss: no front")
         best = self._best(finalists)
         children = [self.history.visits[child].widths for child in best]
-        for widths in self.net.statistics.keys() - set(children):
-            del self.net.statistics[widths]
-        self.net._switch(self.net.active)
+        self._forget_all_but(children)
 
-        def tested(batches: Iterable[Any] | None) -> Sequence[float | None]:
-            if batches is None:
-                return [None] * len(children)
-            return gathered(errors(self.net, shared_out(children), watched(batches), metric))
+        def beat() -> None:
+            progress(len(finalists), len(finalists))
 
-        def watched(batches: Iterable[Any]) -> Iterator[Any]:
-            for batch in batches:
-                progress(len(finalists), len(finalists))
-                yield batch
-
+        val_errors = self._errors(children, val, metric, beat)
+        test_errors = self._errors(children, test, metric, beat)
         points = [
-            Point(widths, self._costs(widths), losses[child], val_error, test_error)
-            for child, widths, val_error, test_error in zip(
-                best, children, tested(val), tested(test)
-            )
+            Point(widths, self._costs(widths), losses[child], *found)
+            for child, widths, *found in zip(best, children, val_errors, test_errors)
         ]
         span = (float(self.cost(self.space.smallest)), float(self.cost(self.space.full)))
         return Front(points, self.cost.name, span)
@@ -378,6 +369,25 @@ class Slimming:
         ids, costs = scored.ids[chosen], scored.costs[chosen]
         best = non_dominated(scored.losses[chosen], costs)
         return ids[best][np.argsort(costs[best], kind="stable")].tolist()
+
+    def _forget_all_but(self, children: list[Widths]) -> None:
+        """The statistics of the others."""
+        for widths in self.net.statistics.keys() - set(children):
+            del self.net.statistics[widths]
+        self.net._switch(self.net.active)
+
+    def _errors(
+        self,
+        children: list[Widths],
+        batches: Iterable[Any] | None,
+        metric: Metric,
+        beat: Callable[[], None],
+    ) -> Sequence[float | None]:
+        """In percent; `beat` is called at every batch."""
+        if batches is None:
+            return [None] * len(children)
+        watched = with_beat(batches, beat)
+        return gathered(errors(self.net, shared_out(children), watched, metric))
 
     def _costs(self, child: Widths) -> dict[str, float]:
         """What can be counted, and the cost of this training by its own name."""
@@ -557,6 +567,12 @@ def as_sequence(batches: Iterable[Any]) -> Sequence[Any]:
     if not len(result):
         raise UserError("scoring: no batches given; at least one of (inputs, labels) is needed")
     return result
+
+
+def with_beat(batches: Iterable[Any], beat: Callable[[], None]) -> Iterator[Any]:
+    for batch in batches:
+        beat()
+        yield batch
 
 
 def first_images(batches: Sequence[Any], images: int) -> list[Any]:

@@ -28,7 +28,7 @@ from joslim.search.evolution import Evolution
 from joslim.search.scalarized import RandomScalarized, Scalarized
 from joslim.search.targeted import Targeted
 from joslim.training.distillation import soft_cross_entropy
-from joslim.training.evaluate import error, mean_loss
+from joslim.training.evaluate import errors, mean_loss
 
 HOUSE = Path(__file__).parents[1]
 
@@ -364,8 +364,7 @@ def test_the_loss_of_a_front_child_is_that_of_the_child_alone(digits: Data) -> N
         joslim.recalibrate(child, batches)
         loss = mean_loss(child, batches, F.cross_entropy)
         assert point.train_loss == pytest.approx(loss, rel=1e-4)
-        with slimming.net.at(point.widths):
-            again = error(slimming.net, digits.sweep("test", 512))
+        (again,) = errors(slimming.net, [point.widths], digits.sweep("test", 512))
         assert point.test_error == pytest.approx(again)
         for name in ("macs", "params", "memory"):
             assert point.costs[name] == joslim.cost(name, slimming.net)(point.widths)
@@ -624,7 +623,7 @@ def test_a_network_without_norms(digits: Data) -> None:
     assert len(front) >= 1
     for point in front:
         net.use(point)
-        assert error(net, digits.sweep("test", 512)) == pytest.approx(point.test_error)
+        assert errors(net, [net.active], digits.sweep("test", 512)) == [point.test_error]
 
 
 def test_regression_with_a_loss_and_a_metric_of_ones_own() -> None:

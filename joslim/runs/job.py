@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from joslim.runs.config import SEARCH_OPTIONS, Config, steps_in
 from joslim.runs.network import default_shape, load_model, make_net, read_weights
 from joslim.runs.recipes import check_data
 from joslim.slimmable import SlimmableNet, norms_together
-from joslim.training.evaluate import moved
+from joslim.training.evaluate import evaluating, moved
 from joslim.training.schedule import Schedule
 from joslim.training.step import clip_gradients, refuse_non_finite
 from joslim.widths import Widths, WidthSpace
@@ -166,12 +166,31 @@ def make_job(
     check_outputs(net, images)
     if config.channels_last:
         put_channels_last(net, images)
-    slimming = Slimming(
+    slimming = make_slimming(config, net, images, cost_of(config, cost, net), device)
+    schedule = Schedule(config.schedule or "constant", config.warmup or 0.0, config.lr or 0.0)
+    return Job(
+        config=replace(config, every=slimming.every, full_weight=slimming.full_weight),
+        data=images,
+        net=net,
+        slimming=slimming,
+        optimizer=make_optimizer(config, net, schedule.highest),
+        criterion=nn.CrossEntropyLoss(label_smoothing=config.label_smoothing or 0.0),
+        schedule=schedule,
+        scaler=torch.amp.GradScaler(device.type, enabled=config.amp == "fp16"),
+        device=device,
+        fresh=fresh,
+    )
+
+
+def make_slimming(
+    config: Config, net: SlimmableNet, data: Data, cost: Cost, device: torch.device
+) -> Slimming:
+    return Slimming(
         reducing_gradients(net, device),
         method=config.method,
-        cost=cost_of(config, cost, net),
-        total_steps=total_steps(config, images),
-        scoring=scoring_batches(config, images),
+        cost=cost,
+        total_steps=total_steps(config, data),
+        scoring=scoring_batches(config, data),
         every=config.every,
         samples=config.samples,
         widths=parse_widths(config.widths, net.space),
@@ -186,25 +205,15 @@ def make_job(
         rescore=config.rescore,
         seed=config.seed,
     )
-    schedule = Schedule(config.schedule or "constant", config.warmup or 0.0, config.lr or 0.0)
-    optimizer = torch.optim.SGD(
+
+
+def make_optimizer(config: Config, net: SlimmableNet, lr: float) -> torch.optim.Optimizer:
+    return torch.optim.SGD(
         net.parameters(),
-        lr=schedule.highest,
+        lr=lr,
         momentum=config.momentum or 0.0,
         nesterov=bool(config.momentum),
         weight_decay=config.weight_decay or 0.0,
-    )
-    return Job(
-        config=replace(config, every=slimming.every, full_weight=slimming.full_weight),
-        data=images,
-        net=net,
-        slimming=slimming,
-        optimizer=optimizer,
-        criterion=nn.CrossEntropyLoss(label_smoothing=config.label_smoothing or 0.0),
-        schedule=schedule,
-        scaler=torch.amp.GradScaler(device.type, enabled=config.amp == "fp16"),
-        device=device,
-        fresh=fresh,
     )
 
 
@@ -227,7 +236,7 @@ def reducing_gradients(net: SlimmableNet, device: torch.device) -> nn.Module:
 def leaves_some_unused(net: SlimmableNet) -> bool:
     """Whether a pass uses only a part of the parameters: then the wrapper must look for them."""
     device = next(net.parameters()).device
-    with in_eval_mode(net):
+    with evaluating(net), torch.enable_grad():
         outputs = net(*(moved(value, device) for value in net.example))
     used = [p for p in net.parameters() if p.requires_grad]
     gradients = torch.autograd.grad(outputs.sum(), used, allow_unused=True)
@@ -319,7 +328,7 @@ def parse_widths(text: str | None, space: WidthSpace) -> Widths | None:
 
 def check_outputs(net: SlimmableNet, data: Data) -> None:
     """One output for each class, before hours are spent on less."""
-    with in_eval_mode(net), torch.no_grad():
+    with evaluating(net):
         outputs = net(torch.zeros(1, *data.shape, device=next(net.parameters()).device))
     classes = len(data.classes)
     if not isinstance(outputs, Tensor) or tuple(outputs.shape) != (1, classes):
@@ -334,20 +343,10 @@ def put_channels_last(net: SlimmableNet, data: Data) -> None:
     """
     lay_out(net, torch.channels_last)
     try:
-        with in_eval_mode(net), torch.no_grad():
+        with evaluating(net):
             net(torch.zeros(2, *data.shape, device=next(net.parameters()).device))
     except RuntimeError:
         lay_out(net, torch.contiguous_format)
-
-
-@contextmanager
-def in_eval_mode(net: SlimmableNet) -> Iterator[None]:
-    was = net.training
-    net.eval()
-    try:
-        yield
-    finally:
-        net.train(was)
 
 
 def lay_out(net: SlimmableNet, layout: torch.memory_format) -> None:

@@ -91,11 +91,6 @@ def errors(
     return [100 * total / samples for total in totals]
 
 
-def error(net: SlimmableNet, batches: Iterable[Any], metric: Metric = wrong) -> float:
-    """The samples that the active child gets wrong, in percent."""
-    return errors(net, [net.active], batches, metric)[0]
-
-
 def on_device(net: nn.Module, batch: Any) -> tuple[tuple[Any, ...], Any]:
     """A batch (inputs, labels) -> the tuple of inputs and the labels, where the network is."""
     if not isinstance(batch, (tuple, list)) or len(batch) < 2:

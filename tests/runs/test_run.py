@@ -19,7 +19,7 @@ from joslim.runs.folder import read_lines
 from joslim.runs.job import EVALUATION_BATCH
 from joslim.runs.run import Run
 from joslim.runs.training import train
-from joslim.training.evaluate import error
+from joslim.training.evaluate import errors
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_children_have_the_errors_that_are_on_record(finished: Run) -> None:
     for split in ("val", "test"):
         for point in run.front:
             run.net.use(point)
-            found = error(run.net, data.sweep(split, EVALUATION_BATCH))
+            (found,) = errors(run.net, [run.net.active], data.sweep(split, EVALUATION_BATCH))
             assert found == getattr(point, f"{split}_error")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,15 @@ from torch import Tensor, nn
 
 import joslim
 from joslim import SlimmableNet, UserError, Widths
-from joslim.training.evaluate import error, evaluating, mean_loss, on_device, score, wrong
+from joslim.training.evaluate import (
+    Metric,
+    errors,
+    evaluating,
+    mean_loss,
+    on_device,
+    score,
+    wrong,
+)
 
 
 class Tiny(nn.Module):
@@ -43,6 +52,12 @@ def batch(seed: int = 1, count: int = 8) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(count, 2, 6, 6, generator=generator)
     return x, torch.randint(5, (count,), generator=generator)
+
+
+def error(net: SlimmableNet, batches: Any, metric: Metric = wrong) -> float:
+    """That of the active child."""
+    (found,) = errors(net, [net.active], batches, metric)
+    return found
 
 
 def children(net: SlimmableNet) -> list[Widths]:
