@@ -49,7 +49,13 @@ CHILDREN = 1000
 # (docs/results.md).
 LEAST_EVERY = 10
 # What a state was of before there were these settings.
-BEFORE = {"label_share": 0.0, "replay": 0.0, "full_weight": 1.0, "full_first": 0.0}
+BEFORE = {
+    "label_share": 0.0,
+    "replay": 0.0,
+    "full_weight": 1.0,
+    "full_first": 0.0,
+    "draw": None,
+}
 # A state that has made more is broken.
 MOST_STEPS = 10**12
 # Batches that are kept of a `scoring` that can only be iterated over.
@@ -63,7 +69,8 @@ class Slimming:
     method, preset: names of `METHODS` and `PRESETS`. cost: a name, a function of Widths, or a Cost.
     scoring: un-augmented training batches (inputs, labels); one of them scores all children of a
     round. every: steps between choices (K); by default so that 1000 children are visited, and 10 at
-    least. samples: widths besides the largest and the smallest (M). widths: the child of method
+    least. samples: widths besides the largest and the smallest (M). draw: how many of these and the
+    smallest are trained in a step, drawn anew at each; by default all. widths: the child of method
     `single`. distill: how children learn from the full network. label_share: how much of their loss
     is that of the labels instead. full_weight: how many times the gradient of the full network
     counts; by default as the preset has it. full_first: the share of the steps, at the beginning,
@@ -83,6 +90,7 @@ class Slimming:
         scoring: Iterable[Any],
         every: int | None = None,
         samples: int = 2,
+        draw: int | None = None,
         widths: Widths | None = None,
         distill: str | Distillation = "soft",
         label_share: float = 0.0,
@@ -110,6 +118,9 @@ class Slimming:
         self.samples = samples
         self.every = default_every(total_steps, samples) if every is None else every
         at_least_one("every", self.every)
+        if draw is not None:
+            at_least_one("draw", draw)
+        self.draw = draw
         if widths is not None and self.method.sandwich:
             raise UserError(f"widths: only method single trains given widths, not {self.name!r}")
         self.alone = widths
@@ -219,9 +230,9 @@ class Slimming:
             self._chosen = self.method.choose(self)
             self._chosen_at = self.steps
         if self.method.sandwich:
-            drawn = self._replayed(self._chosen)
+            others = self._drawn([*self._replayed(self._chosen), self.space.smallest])
             # Once each: a full network that learns from itself would only cost time.
-            self.widths = [*dict.fromkeys([self.space.full, *drawn, self.space.smallest])]
+            self.widths = [*dict.fromkeys([self.space.full, *others])]
         else:
             self.widths = [self.alone or self.space.full]
         self._drawn_at = self.steps
@@ -242,6 +253,13 @@ class Slimming:
             self._front[other] if swap else child
             for child, other, swap in zip(chosen, drawn, instead)
         ]
+
+    def _drawn(self, others: list[Widths]) -> list[Widths]:
+        """As many of them as learn in one step, which chance decides anew for each step."""
+        if self.draw is None or self.draw >= len(others):
+            return others
+        places = self.rng.choice(len(others), size=self.draw, replace=False)
+        return [others[place] for place in sorted(places)]
 
     # What methods ask for
 
@@ -430,6 +448,7 @@ class Slimming:
             "cost": self.cost.name,
             "every": self.every,
             "samples": self.samples,
+            "draw": self.draw,
             "label_share": self.label_share,
             "full_weight": self.full_weight,
             "full_first": self.full_first,

@@ -189,6 +189,24 @@ def test_replayed_widths_are_those_of_the_front(digits: Data) -> None:
     assert len(slimming.history) > 10, "the search goes on"
 
 
+@pytest.mark.parametrize("method", ["joslim", "slim", "bignas", "autoslim"])
+def test_some_of_the_widths_are_drawn_at_each_step(digits: Data, method: str) -> None:
+    slimming = slimming_of(digits, method=method, draw=1)
+    trained = train(slimming, digits, 20)
+    full, smallest = slimming.space.full, slimming.space.smallest
+    assert all(widths[0] == full and len(widths) <= 2 for widths in trained)
+    others = [child for widths in trained for child in widths[1:]]
+    assert smallest in others
+    assert len({*others} - {smallest}) > 3, "of the method's own widths too"
+    assert slimming.passes == sum(map(len, trained))
+    assert len(slimming.front(images=128)) > 1
+
+
+def test_more_widths_than_there_are_cannot_be_drawn(digits: Data) -> None:
+    all_of_them, many = slimming_of(digits), slimming_of(digits, draw=9)
+    assert train(all_of_them, digits, 6) == train(many, digits, 6)
+
+
 def test_clipping(digits: Data) -> None:
     slimming = slimming_of(digits)
     x, y = next(digits.batches(0, 32))
@@ -529,6 +547,7 @@ def through_torch(state: Any) -> Any:
 
 VARIANTS = {method: {"method": method} for method in METHODS}
 VARIANTS["replayed"] = {"method": "joslim", "replay": 0.6, "label_share": 0.5}
+VARIANTS["drawn"] = {"method": "joslim", "draw": 1}
 VARIANTS["full first"] = {"method": "joslim", "full_first": 0.4, "full_weight": 3.0}
 
 
@@ -706,6 +725,8 @@ def test_a_wrapped_network(digits: Data) -> None:
         ({"samples": 0}, "samples: 0 "),
         ({"samples": 1.5}, "samples: 1.5 "),
         ({"samples": True}, "samples: True "),
+        ({"draw": 0}, "draw: 0 "),
+        ({"draw": 1.5}, "draw: 1.5 "),
         ({"every": 0}, "every: 0 "),
         ({"every": -3}, "every: -3 "),
         ({"total_steps": 0}, "total_steps: 0 "),

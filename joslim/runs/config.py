@@ -117,6 +117,9 @@ class Config:
         None, "Steps between choices of widths (K); else for 1000 children.", least=1
     )
     samples: int = option(2, "Widths besides the largest and smallest (M).", least=1, most=64)
+    draw: int | None = option(
+        None, "Of these and the smallest, how many learn in a step; else all.", least=1, most=64
+    )
     preset: str = option("default", "default, or paper: to the letter.", names=presets)
     searcher: str | None = option(
         None, "targeted, mobo-ts2, mobo-rs (the paper's), nsga2 or random.", names=searchers

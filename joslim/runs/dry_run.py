@@ -47,7 +47,10 @@ def estimate(job: Job) -> dict[str, Any]:
 
 
 def seconds_a_step(job: Job) -> float:
-    """The fastest of some steps after one to warm up; those that choose widths are left out."""
+    """The fastest of some steps after one to warm up; those that choose widths are left out.
+
+    Their mean, where each of them draws other widths.
+    """
     times = []
     job.net.train()
     batches = job.batches()
@@ -61,7 +64,8 @@ def seconds_a_step(job: Job) -> float:
             torch.cuda.synchronize(job.device)
         times.append(time.perf_counter() - started)
     job.slimming.every = every
-    return min(times[1:])
+    later = times[1:]
+    return min(later) if job.slimming.draw is None else sum(later) / len(later)
 
 
 def peak_memory(job: Job) -> int:

@@ -193,6 +193,7 @@ def make_slimming(
         scoring=scoring_batches(config, data),
         every=config.every,
         samples=config.samples,
+        draw=config.draw,
         widths=parse_widths(config.widths, net.space),
         distill=config.distill,
         label_share=config.label_share,
