@@ -70,14 +70,14 @@ class Slimming:
     scoring: un-augmented training batches (inputs, labels); one of them scores all children of a
     round. every: steps between choices (K); by default so that 1000 children are visited, and 10 at
     least. samples: widths besides the largest and the smallest (M). draw: how many of these and the
-    smallest are trained in a step, drawn anew at each; by default all. widths: the child of method
-    `single`. distill: how children learn from the full network. label_share: how much of their loss
-    is that of the labels instead. full_weight: how many times the gradient of the full network
-    counts; by default as the preset has it. full_first: the share of the steps, at the beginning,
-    in which it learns alone. replay: the share of the trained widths that is drawn at each step
-    from the front known so far, in place of those of the search. searcher: a Searcher, or the name
-    of one, which search_options change (beta, epsilon, ...). rescore: children scored anew in a
-    round, at most. seed: of everything random in here.
+    smallest are trained in a step, drawn anew at each. widths: the child of method `single`.
+    distill: how children learn from the full network. label_share: how much of their loss is that
+    of the labels instead. full_weight: how many times the gradient of the full network counts.
+    full_first: the share of the steps, at the beginning, in which it learns alone. (draw and the
+    last two are as the preset has them unless given.) replay: the share of the trained widths that
+    is drawn at each step from the front known so far, in place of those of the search. searcher: a
+    Searcher, or the name of one, which search_options change (beta, epsilon, ...). rescore:
+    children scored anew in a round, at most. seed: of everything random in here.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Slimming:
         distill: str | Distillation = "soft",
         label_share: float = 0.0,
         full_weight: float | None = None,
-        full_first: float = 0.0,
+        full_first: float | None = None,
         replay: float = 0.0,
         preset: str = "default",
         searcher: str | Searcher | None = None,
@@ -118,9 +118,9 @@ class Slimming:
         self.samples = samples
         self.every = default_every(total_steps, samples) if every is None else every
         at_least_one("every", self.every)
-        if draw is not None:
-            at_least_one("draw", draw)
-        self.draw = draw
+        self.draw = self.preset.draw if draw is None else draw
+        if self.draw is not None:
+            at_least_one("draw", self.draw)
         if widths is not None and self.method.sandwich:
             raise UserError(f"widths: only method single trains given widths, not {self.name!r}")
         self.alone = widths
@@ -128,7 +128,8 @@ class Slimming:
         self.label_share = checked_share("label_share", label_share)
         weight = self.preset.full_weight if full_weight is None else full_weight
         self.full_weight = checked_weight("full_weight", weight)
-        self.full_first = checked_share("full_first", full_first)
+        first = self.preset.full_first if full_first is None else full_first
+        self.full_first = checked_share("full_first", first)
         self.replay = checked_share("replay", replay)
         self.searcher = chosen_searcher(searcher, self.name, self.preset, search_options or {})
         self.rescore_budget = self.preset.rescore(self.every) if rescore is None else rescore

@@ -104,7 +104,13 @@ def test_a_step_is_backward_optimizer_and_advance(digits: Data) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "weight"), [({}, 3), ({"preset": "paper"}, 1), ({"full_weight": 0.5}, 0.5)]
+    ("options", "weight"),
+    [
+        ({}, 3),
+        ({"preset": "paper"}, 1),
+        ({"preset": "quick", "full_first": 0, "draw": 3}, 1.5),
+        ({"full_weight": 0.5}, 0.5),
+    ],
 )
 def test_the_weights_are_those_of_the_formula_by_hand(
     digits: Data, options: dict[str, Any], weight: float
@@ -200,6 +206,11 @@ def test_some_of_the_widths_are_drawn_at_each_step(digits: Data, method: str) ->
     assert len({*others} - {smallest}) > 3, "of the method's own widths too"
     assert slimming.passes == sum(map(len, trained))
     assert len(slimming.front(images=128)) > 1
+
+
+def test_quick_is_the_full_network_first_and_then_one_other_beside_it(digits: Data) -> None:
+    trained = train(slimming_of(digits, preset="quick"), digits, 20)
+    assert [len(widths) for widths in trained] == [1] * 6 + [2] * 14
 
 
 def test_more_widths_than_there_are_cannot_be_drawn(digits: Data) -> None:
@@ -737,7 +748,7 @@ def test_a_wrapped_network(digits: Data) -> None:
         ({"full_weight": 0}, "full_weight: 0 "),
         ({"label_share": "all"}, "label_share: 'all' "),
         ({"method": "joslym"}, "method: .*'joslym'.*joslim"),
-        ({"preset": "best"}, "preset: .*'best'.*default, paper"),
+        ({"preset": "best"}, "preset: .*'best'.*default, quick, paper"),
         ({"searcher": "grid"}, "searcher: .*'grid'.*targeted"),
         ({"distill": "hard"}, "distill: .*'hard'.*soft, kl, alpha"),
         ({"cost": "flops"}, "cost: .*'flops'.*macs"),

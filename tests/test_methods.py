@@ -428,7 +428,7 @@ def test_re_scoring_within_the_budget(digits: Data, name: str) -> None:
         (method, "joslym", "method: .*'joslym'.*joslim, slim, bignas, autoslim, single, ofa"),
         (method, None, "method: .*'None'"),
         (method, ["slim"], "method: "),
-        (preset, "papers", "preset: .*'papers'.*default, paper"),
+        (preset, "papers", "preset: .*'papers'.*default, quick, paper"),
         (preset, 3, "preset: "),
     ],
 )

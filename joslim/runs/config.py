@@ -118,9 +118,14 @@ class Config:
     )
     samples: int = option(2, "Widths besides the largest and smallest (M).", least=1, most=64)
     draw: int | None = option(
-        None, "Of these and the smallest, how many learn in a step; else all.", least=1, most=64
+        None,
+        "Of these and the smallest, how many learn in a step; else all.",
+        least=1,
+        most=64,
     )
-    preset: str = option("default", "default, or paper: to the letter.", names=presets)
+    preset: str = option(
+        "default", "default; quick: cheaper steps; paper: to the letter.", names=presets
+    )
     searcher: str | None = option(
         None, "targeted, mobo-ts2, mobo-rs (the paper's), nsga2 or random.", names=searchers
     )
@@ -164,8 +169,8 @@ class Config:
     full_weight: float | None = option(
         None, "How many times the full network's gradient counts; by default 3.", above=0, most=1000
     )
-    full_first: float = option(
-        0.0, "Share of the steps, at first, for the full network alone.", least=0, most=1
+    full_first: float | None = option(
+        None, "Share of the steps, at first, for the full network alone.", least=0, most=1
     )
     replay: float = option(
         0.0, "Joslim: share of trained widths drawn from the front so far.", least=0, most=1
@@ -274,7 +279,7 @@ def allowed(item: Any) -> str:
 FIELDS = {item.name: item for item in fields(Config)}
 DEFAULTS = {item.name: item.default for item in fields(Config) if item.default is not MISSING}
 # What a run had that was begun before there was the setting, where the default is another now.
-BEFORE = {"full_weight": 1.0}
+BEFORE = {"full_weight": 1.0, "full_first": 0.0}
 
 
 def completed(stored: Mapping[str, Any]) -> dict[str, Any]:

@@ -38,6 +38,10 @@ CHECKPOINTS = 20
 EVALUATION_BATCH = 512
 
 
+# What the loop decides where nobody did, by the preset and the number of steps.
+RESOLVED = ("every", "draw", "full_weight", "full_first")
+
+
 @dataclass
 class Job:
     """Everything that a training step needs, made once, checked before anything is computed."""
@@ -169,7 +173,7 @@ def make_job(
     slimming = make_slimming(config, net, images, cost_of(config, cost, net), device)
     schedule = Schedule(config.schedule or "constant", config.warmup or 0.0, config.lr or 0.0)
     return Job(
-        config=replace(config, every=slimming.every, full_weight=slimming.full_weight),
+        config=replace(config, **{name: getattr(slimming, name) for name in RESOLVED}),
         data=images,
         net=net,
         slimming=slimming,

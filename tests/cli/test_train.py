@@ -183,7 +183,7 @@ def test_no_file(refused: Program) -> None:
         (["--model", "alexnet"], "model: unknown name 'alexnet'; allowed: resnet8,"),
         (["--data", "mnist"], "data: unknown name 'mnist'; allowed: digits,"),
         (["--cost", "money"], "cost: unknown name 'money'; allowed: macs,"),
-        (["--preset", "x"], "preset: unknown name 'x'; allowed: default, paper"),
+        (["--preset", "x"], "preset: unknown name 'x'; allowed: default, quick, paper"),
         (["--searcher", "x"], "searcher: unknown name 'x'; allowed: targeted,"),
         (["--recipe", "x"], "recipe: unknown name 'x'; allowed: digits,"),
         (["--amp", "fp8"], "amp: unknown name 'fp8'; allowed: bf16, fp16"),
