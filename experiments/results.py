@@ -29,11 +29,13 @@ from joslim.reports.bands import curve, draw_panels
 DOCS = Path(__file__).parent.parent / "docs"
 TEMPLATE = Path(__file__).with_name("results_template.md")
 SHARES = (0.15, 0.25, 0.5, 0.75, 1.0)
-# Joint trainings beside the networks that were trained one by one.
-JOINT = {name: name for name in ("slim", "bignas", "joslim")} | {
-    "joslim-fewer-passes": "fewer passes",
-    "joslim-longer": "fewer passes, 3,000 steps",
-    "joslim-longer-seldom": "and fewer rounds",
+# Networks that were trained one by one, by what their rows end with; and joint trainings.
+ALONE = {"": "alone", "-lr-0.8": "alone, rate 0.8"}
+JOINT = {
+    "slim": "slim",
+    "joslim": "joslim",
+    "joslim-longer-log": "fewer passes, 3,000 steps",
+    "joslim-drawn": "quick, 2,500 steps",
 }
 PLACE = re.compile(r"{{(\w+) ?([\w-]*)}}")
 
@@ -62,10 +64,13 @@ def changes(reference: str) -> dict[str, str]:
     for name, row in ROWS.items():
         changed = {key: value for key, value in row.items() if base.get(key) != value}
         if changed and {*changed} != {"lr"} and not OTHER_CONTEST & {*changed}:
-            rows[name] = ", ".join(f"{key} {value}" for key, value in changed.items())
+            words = ", ".join(f"{key} {value}" for key, value in changed.items())
+            rows[name] = NAMED.get(name, words)
     return rows
 
 
+# Rows that change so much that a list of it would say little.
+NAMED = {f"{method}-drawn": "preset quick, steps 2500, lr 0.4" for method in METHODS}
 # Rows that differ in one of these are not changes of each other.
 OTHER_CONTEST = {"method", "cost", "model", "data"}
 TABLES = {
@@ -75,13 +80,14 @@ TABLES = {
     "recipe": Table("ResNet8, multiply-adds, settings of slim changed", changes("slim")),
     "ideas": Table("ResNet8, multiply-adds, settings of joslim changed", changes("joslim")),
     "digits": Table("ResNet8 on digits, settings of joslim changed", changes("joslim-digits")),
+    "drawn": Table("ResNet8, multiply-adds, preset quick", methods("-drawn")),
     "resnet20": Table("ResNet20, multiply-adds", methods("-resnet20")),
     "mobilenet": Table("MobileNetV2 on digits, memory", methods("-mobilenet")),
 }
 
 
 # Where methods meet, under equal conditions.
-CONTESTS = ("macs", "memory", "latency", "resnet20", "mobilenet")
+CONTESTS = ("macs", "drawn", "memory", "latency", "resnet20", "mobilenet")
 
 
 def main() -> None:
@@ -217,11 +223,12 @@ def picture_of(name: str) -> str:
     return f"![{table.title}]({file.name})"
 
 
-def alone_and_joint() -> tuple[dict[float, list[Entry]], dict[str, list[Entry]]]:
-    """The networks trained one by one, by width, and the joint trainings, by label."""
-    sizes = [size for size in SIZES if is_kept(f"single-{size:g}")]
+def alone_and_joint() -> tuple[dict[str, list[list[Entry]]], dict[str, list[Entry]]]:
+    """The networks trained one by one, size after size, and the joint trainings, by label."""
+    names = {label: [f"single-{size:g}{end}" for size in SIZES] for end, label in ALONE.items()}
+    alone = {label: [*map(kept, rows)] for label, rows in names.items() if all(map(is_kept, rows))}
     joint = {label: kept(name) for name, label in JOINT.items() if is_kept(name)}
-    return {size: kept(f"single-{size:g}") for size in sizes}, joint
+    return alone, joint
 
 
 def single_picture(_: str) -> str:
@@ -229,14 +236,14 @@ def single_picture(_: str) -> str:
     alone, joint = alone_and_joint()
     if not alone or not joint:
         return ""
-    chosen = [*joint.values()][-1]
-    by_seed = [[front_of(entry) for entry in entries] for entries in zip(*alone.values())]
+    by_seed = [[front_of(entry) for entry in entries] for entries in zip(*alone["alone"])]
     together = [
         Front([point for front in fronts for point in front], fronts[0].cost, fronts[0].span)
         for fronts in by_seed
     ]
     title = "One joint training, and networks trained one by one"
     file = DOCS / "results-single.png"
+    chosen = [*joint.values()][-1]
     curves = {"joslim": [front_of(entry) for entry in chosen], "single": together}
     draw_panels({title: curves}, file)
     return f"![{title}]({file.name})"
@@ -247,17 +254,17 @@ def single_table(_: str) -> str:
     alone, joint = alone_and_joint()
     if not alone or not joint:
         return ""
-    full = max(front_of(entry).span[1] for entries in alone.values() for entry in entries)
+    budgets = [front_of(entries[0])[0].costs["macs"] for entries in alone["alone"]]
     lines = []
-    for size, entries in alone.items():
-        budget = front_of(entries[0])[0].costs["macs"]
-        errors = [[front_of(entry)[0].test_error for entry in entries]]
+    for at, (size, budget) in enumerate(zip(SIZES, budgets)):
+        errors = [[front_of(e)[0].test_error for e in sizes[at]] for sizes in alone.values()]
         errors += [[float(curve(front_of(e), budget)) for e in found] for found in joint.values()]
         cells = [mean_and_spread(values) for values in errors]
-        lines.append([f"{size:g}", f"{budget / full:.2f}", *cells])
-    minutes = [sum(map(minutes_of, alone.values())), *map(minutes_of, joint.values())]
+        lines.append([f"{size:g}", f"{budget / max(budgets):.2f}", *cells])
+    minutes = [sum(map(minutes_of, sizes)) for sizes in alone.values()]
+    minutes += map(minutes_of, joint.values())
     lines.append(["minutes", "", *(f"{value:.1f}" for value in minutes)])
-    return markdown(["width", "share of the macs", "alone", *joint], lines)
+    return markdown(["width", "share of the macs", *alone, *joint], lines)
 
 
 def longer_alone(_: str) -> str:

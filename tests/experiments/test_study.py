@@ -9,7 +9,9 @@ import pytest
 import joslim
 from joslim.comparing.entries import Entry
 from joslim.comparing.plan import asked_plan
+from joslim.methods import PRESETS
 from joslim.runs.config import SEARCH_OPTIONS
+from joslim.runs.job import RESOLVED
 from joslim.runs.run import Run
 from joslim.search import searcher
 
@@ -24,7 +26,8 @@ import study  # noqa: E402
 def kept_rows(finished: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for module in (study, results):
         monkeypatch.setattr(module, "RESULTS", tmp_path)
-    for name in ("slim", "joslim", "single-1", "joslim-labels", "slim-lr-0.15", "slim-lr-0.4"):
+    alone = [f"single-{size:g}" for size in study.SIZES]
+    for name in ("slim", "joslim", *alone, "joslim-labels", "slim-lr-0.15", "slim-lr-0.4"):
         row = study.ROWS[name]
         entries = [
             Entry(row["model"], row["cost"], row["method"], seed, finished.path, finished.front)
@@ -46,7 +49,7 @@ def test_a_page_of_what_there_is(
 ) -> None:
     monkeypatch.setattr(results, "DOCS", kept_rows)
     results.main()
-    assert f"6 of {len(study.ROWS)} rows" in capsys.readouterr().out
+    assert f"10 of {len(study.ROWS)} rows" in capsys.readouterr().out
     text = (kept_rows / "results.md").read_text()
     (row,) = (line for line in text.splitlines() if line.startswith("| slim | 2 |"))
     at_full = f"{finished.front[-1].test_error:.1f} ± 0.0"
@@ -60,7 +63,7 @@ def test_a_page_of_what_there_is(
     assert "{{" not in text
     assert "## Against networks trained one by one" in text
     assert f"`{finished.net.space.dims[0].name}`" in text, "the widths that were found"
-    assert "| minutes |  | 1.0 | 1.0 | 1.0 |" in text
+    assert "| minutes |  | 5.0 | 1.0 | 1.0 |" in text, "five networks, one by one"
     assert "## More knobs" not in text, "no larger network was trained"
 
 
@@ -75,6 +78,14 @@ def test_every_row_is_a_comparison(name: str) -> None:
     assert len(plan.tasks) == 1
     options = {key: settings[key] for key in SEARCH_OPTIONS if key in settings}
     assert searcher(settings.get("searcher", "targeted"), **options)
+
+
+def test_drawn_rows_are_those_of_the_preset() -> None:
+    """Their settings are spelled out, for they are what was run, whatever becomes of the preset."""
+    quick, row = PRESETS["quick"], study.ROWS["joslim-drawn"]
+    assert row.items() >= {name: getattr(quick, name) for name in RESOLVED[1:]}.items()
+    assert row["rescore"] == quick.rescore(row["every"])
+    assert row["log_share"] == quick.searchers["joslim"][1]["log_share"]
 
 
 @pytest.mark.parametrize("method", ["slim", "bignas"])
