@@ -35,7 +35,7 @@ JOINT = {
     "slim": "slim",
     "joslim": "joslim",
     "joslim-longer-log": "fewer passes, 3,000 steps",
-    "joslim-drawn": "quick, 2,500 steps",
+    "joslim-drawn": "quick, 3,000 steps",
 }
 PLACE = re.compile(r"{{(\w+) ?([\w-]*)}}")
 
@@ -70,7 +70,11 @@ def changes(reference: str) -> dict[str, str]:
 
 
 # Rows that change so much that a list of it would say little.
-NAMED = {f"{method}-drawn": "preset quick, steps 2500, lr 0.4" for method in METHODS}
+NAMED = {
+    "slim-drawn": "preset quick, steps 3000, lr 0.45",
+    "joslim-drawn": "preset quick, steps 3000, lr 0.45",
+    "joslim-drawn-shorter": "preset quick, steps 2500, lr 0.4, full_weight 1.5",
+}
 # Rows that differ in one of these are not changes of each other.
 OTHER_CONTEST = {"method", "cost", "model", "data"}
 TABLES = {

@@ -268,7 +268,7 @@ PRESETS: dict[str, Preset] = {
         TARGETED,
         rescore=lambda every: min(64, max(8, every // 2)),
         finalists=64,
-        full_weight=1.5,  # against one other, not three
+        full_weight=1.25,  # against one other, not three
         full_first=0.3,
         draw=1,
     ),

@@ -108,7 +108,7 @@ def test_a_step_is_backward_optimizer_and_advance(digits: Data) -> None:
     [
         ({}, 3),
         ({"preset": "paper"}, 1),
-        ({"preset": "quick", "full_first": 0, "draw": 3}, 1.5),
+        ({"preset": "quick", "full_first": 0, "draw": 3}, 1.25),
         ({"full_weight": 0.5}, 0.5),
     ],
 )
