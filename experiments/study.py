@@ -138,6 +138,7 @@ ROWS: dict[str, Row] = {
         "joslim", samples=1, full_first=0.3, steps=3000, log_share=0.5, every=60
     ),
     **{f"{name}-drawn": row(name, DRAWN) for name in METHODS},
+    "joslim-drawn-replay": row("joslim", DRAWN, replay=0.5),
     "joslim-drawn-shorter": row("joslim", DRAWN, steps=2500, full_weight=1.5, lr=0.4),
     # Networks alone with the rate that suits them best, by the same validation.
     **{f"single-{size:g}-lr-0.8": row("single", widths=f"{size:g}", lr=0.8) for size in SIZES},
