@@ -74,6 +74,7 @@ NAMED = {
     "slim-drawn": "preset quick, steps 3000, lr 0.45",
     "joslim-drawn": "preset quick, steps 3000, lr 0.45",
     "joslim-drawn-replay": "preset quick, steps 3000, lr 0.45, replay 0.5",
+    "joslim-digits-drawn": "preset quick, steps 1000, lr 0.18",
     "joslim-drawn-shorter": "preset quick, steps 2500, lr 0.4, full_weight 1.5",
 }
 # Rows that differ in one of these are not changes of each other.

@@ -97,6 +97,8 @@ DRAWN: Row = {
     "rescore": 15,
     "log_share": 0.5,
 }
+# What makes a step cheap, for a row of any other data.
+QUICK: Row = {key: DRAWN[key] for key in ("draw", "full_weight", "full_first")}
 # The sizes of networks that are trained one by one: multipliers of all widths.
 SIZES = (1.0, 0.85, 0.7, 0.5, 0.316)
 
@@ -168,6 +170,7 @@ ROWS: dict[str, Row] = {
         for name in ("mobo-ts2", "mobo-rs")
     },
     "joslim-digits": row("joslim", DIGITS),
+    "joslim-digits-drawn": row("joslim", DIGITS, **QUICK, rescore=10, steps=1000, lr=0.18),
     # 4. More knobs.
     **{f"{name}-resnet20": row(name, RESNET20) for name in METHODS},
     **{f"{name}-mobilenet": row(name, MOBILENET, cost="memory") for name in METHODS},
