@@ -187,9 +187,9 @@ def rates_table(_: str) -> str:
     lines = []
     for tuned in TUNED:
         names = [tuned if rate == ROWS[tuned]["lr"] else f"{tuned}-lr-{rate:g}" for rate in rates]
-        if all(map(is_kept, names)):
-            firsts = [front_of(kept(name)[0]) for name in names]
-            lines.append([tuned, *(f"{validation(front):.2f}" for front in firsts)])
+        cells = [f"{validation(front_of(kept(n)[0])):.2f}" if is_kept(n) else "" for n in names]
+        if sum(map(bool, cells)) > 1:
+            lines.append([tuned, *cells])
     return markdown(["", *(f"{rate:g}" for rate in rates)], lines) if lines else ""
 
 
