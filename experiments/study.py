@@ -85,7 +85,7 @@ DIGITS: Row = {
 }
 # The full network and one other in each step, in more steps. One other in place of three has a
 # smaller vote, so the full network's is smaller too, and the rate higher. Chosen by validation with
-# a seed of its own (docs/log.md).
+# a seed of its own, but for the last of weight and steps (docs/log.md).
 DRAWN: Row = {
     **RESNET8,
     "steps": 3000,
@@ -142,7 +142,7 @@ ROWS: dict[str, Row] = {
     **{f"{name}-drawn": row(name, DRAWN) for name in METHODS},
     "joslim-drawn-replay": row("joslim", DRAWN, replay=0.5),
     "joslim-drawn-shorter": row("joslim", DRAWN, steps=2500, full_weight=1.5, lr=0.4),
-    # Networks alone with the rate that suits them best, by the same validation.
+    # Networks alone at the rate that the full one prefers, by the same validation.
     **{f"single-{size:g}-lr-0.8": row("single", widths=f"{size:g}", lr=0.8) for size in SIZES},
     # 3. What moves the area: the recipe first, which all methods share.
     "slim-full-weight-1": row("slim", full_weight=1.0),

@@ -264,7 +264,7 @@ PRESETS: dict[str, Preset] = {
         full_weight=3.0,  # docs/results.md
     ),
     "quick": Preset(
-        "as by default, with one other width in a step: twice as many steps in the same time",
+        "as by default, with one other width in a step, which takes about half as long",
         TARGETED,
         rescore=lambda every: min(64, max(8, every // 2)),
         finalists=64,

@@ -119,7 +119,7 @@ class Config:
     samples: int = option(2, "Widths besides the largest and smallest (M).", least=1, most=64)
     draw: int | None = option(
         None,
-        "Of these and the smallest, how many learn in a step; else all.",
+        "Of these and the smallest, how many learn in a step; by default all.",
         least=1,
         most=64,
     )

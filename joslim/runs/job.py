@@ -36,8 +36,6 @@ LINES = 1000
 CHECKPOINTS = 20
 # Images of a batch when nothing is learned: gradients need the memory no more.
 EVALUATION_BATCH = 512
-
-
 # What the loop decides where nobody did, by the preset and the number of steps.
 RESOLVED = ("every", "draw", "full_weight", "full_first")
 
