@@ -32,10 +32,9 @@ SHARES = (0.15, 0.25, 0.5, 0.75, 1.0)
 # Networks that were trained one by one, by what their rows end with; and joint trainings.
 ALONE = {"": "alone", "-lr-0.8": "alone, rate 0.8"}
 JOINT = {
-    "slim": "slim",
-    "joslim": "joslim",
-    "joslim-longer-log": "fewer passes, 3,000 steps",
-    "joslim-drawn": "quick, 3,000 steps",
+    "joslim": "joint, all widths in a step",
+    "joslim-drawn-2000": "joint, 2,000 steps",
+    "joslim-drawn": "joint, 3,000 steps",
 }
 PLACE = re.compile(r"{{(\w+) ?([\w-]*)}}")
 
@@ -64,36 +63,42 @@ def changes(reference: str) -> dict[str, str]:
     for name, row in ROWS.items():
         changed = {key: value for key, value in row.items() if base.get(key) != value}
         if changed and {*changed} != {"lr"} and not OTHER_CONTEST & {*changed}:
-            words = ", ".join(f"{key} {value}" for key, value in changed.items())
+            words = ", ".join(f"{k} {value}" for k, value in changed.items() if k != FOLLOWS)
             rows[name] = NAMED.get(name, words)
     return rows
 
 
 # Rows that change so much that a list of it would say little.
 NAMED = {
-    "slim-drawn": "preset quick, steps 3000, lr 0.45",
-    "joslim-drawn": "preset quick, steps 3000, lr 0.45",
-    "joslim-drawn-replay": "preset quick, steps 3000, lr 0.45, replay 0.5",
-    "joslim-digits-drawn": "preset quick, steps 1000, lr 0.18",
-    "joslim-drawn-shorter": "preset quick, steps 2500, lr 0.4, full_weight 1.5",
+    "slim-drawn": "draw 1, full_first 0.3, steps 3000",
+    "joslim-drawn": "the default (draw 1, full_first 0.3), steps 3000",
+    "joslim-drawn-2000": "the default (draw 1, full_first 0.3)",
+    "joslim-digits-drawn": "the default (draw 1, full_first 0.3)",
+    "joslim-digits-drawn-longer": "the default (draw 1, full_first 0.3), steps 1000",
 }
+# What follows from K.
+FOLLOWS = "rescore"
 # Rows that differ in one of these are not changes of each other.
 OTHER_CONTEST = {"method", "cost", "model", "data"}
 TABLES = {
-    "macs": Table("ResNet8, multiply-adds", methods()),
-    "memory": Table("ResNet8, memory", methods("-memory")),
-    "latency": Table("ResNet8, latency", methods("-latency")),
+    "macs": Table("ResNet8, multiply-adds", methods("-drawn")),
+    "memory": Table("ResNet8, memory", methods("-drawn-memory")),
+    "latency": Table("ResNet8, latency", methods("-drawn-latency")),
+    "all-macs": Table("ResNet8, multiply-adds, all widths in a step", methods()),
+    "all-memory": Table("ResNet8, memory, all widths in a step", methods("-memory")),
+    "all-latency": Table("ResNet8, latency, all widths in a step", methods("-latency")),
     "recipe": Table("ResNet8, multiply-adds, settings of slim changed", changes("slim")),
     "ideas": Table("ResNet8, multiply-adds, settings of joslim changed", changes("joslim")),
     "digits": Table("ResNet8 on digits, settings of joslim changed", changes("joslim-digits")),
-    "drawn": Table("ResNet8, multiply-adds, preset quick", methods("-drawn")),
-    "resnet20": Table("ResNet20, multiply-adds", methods("-resnet20")),
-    "mobilenet": Table("MobileNetV2 on digits, memory", methods("-mobilenet")),
+    "resnet20": Table("ResNet20, multiply-adds", methods("-resnet20-drawn")),
+    "all-resnet20": Table("ResNet20, multiply-adds, all widths in a step", methods("-resnet20")),
+    "photos": Table("MobileNetV2, memory", methods("-photos")),
+    "mobilenet": Table("MobileNetV2 on digits, memory, all widths", methods("-mobilenet")),
 }
 
 
 # Where methods meet, under equal conditions.
-CONTESTS = ("macs", "drawn", "memory", "latency", "resnet20", "mobilenet")
+CONTESTS = tuple(name for name in TABLES if name not in ("recipe", "ideas", "digits"))
 
 
 def main() -> None:

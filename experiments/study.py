@@ -36,6 +36,11 @@ RESULTS = Path(__file__).parent / "results"
 
 Row = dict[str, Any]
 
+# All learn in every step, as in the paper: the full network, the smallest and M = 2 others.
+ALL: Row = {"draw": 3, "full_first": 0.0}
+# The default: the full network alone at first, then one other beside it.
+DRAWN: Row = {"draw": 1, "full_first": 0.3}
+
 # Where the methods meet. On one core of a small machine a run takes 5 to 8 minutes.
 RESNET8: Row = {
     "model": "resnet8",
@@ -46,11 +51,20 @@ RESNET8: Row = {
     "val": 1000,
     "lr": 0.25,
     "full_weight": 3.0,
+    **ALL,
     "log_share": 0.0,
     "threads": 1,
 }
-# Half the steps, for a step takes more than twice as long; the search as it is by default. A deeper
-# network does not begin to learn with the rate of ResNet8.
+# Steps take half as long, so there are more; and with fewer passes in each, fewer rounds.
+RESNET8_DRAWN: Row = {
+    **RESNET8,
+    **DRAWN,
+    "steps": 3000,
+    "every": 30,
+    "log_share": 0.5,
+}
+# Fewer steps, for each takes more than twice as long. A deeper network does not begin to learn with
+# the rate of ResNet8.
 RESNET20: Row = {
     **RESNET8,
     "model": "resnet20",
@@ -59,7 +73,24 @@ RESNET20: Row = {
     "warmup": 0.1,
     "log_share": 0.5,
 }
-# Photographs it does not learn in as little time (docs/log.md).
+RESNET20_DRAWN: Row = {**RESNET20, **DRAWN, "steps": 1500, "every": 30}
+# A network made for large images, on small ones: it wants a low rate, and learns slowly.
+MOBILENET_PHOTOS: Row = {
+    "model": "mobilenet_v2",
+    "data": "folder:tinyimagenet50",
+    "size": 32,
+    "batch": 64,
+    "steps": 1200,
+    "every": 30,
+    "val": 1000,
+    "crop_scale": 0.6,
+    "lr": 0.002,
+    "warmup": 0.1,
+    "full_weight": 3.0,
+    **DRAWN,
+    "log_share": 0.5,
+    "threads": 1,
+}
 MOBILENET: Row = {
     "model": "mobilenet_v2",
     "data": "digits",
@@ -70,6 +101,7 @@ MOBILENET: Row = {
     "lr": 0.02,
     "warmup": 0.1,
     "full_weight": 3.0,
+    **ALL,
     "log_share": 0.5,
     "threads": 1,
 }
@@ -80,25 +112,11 @@ DIGITS: Row = {
     "steps": 600,
     "every": 20,
     "full_weight": 3.0,
+    **ALL,
     "log_share": 0.5,
     "threads": 1,
 }
-# The full network and one other in each step, in more steps. One other in place of three has a
-# smaller vote, so the full network's is smaller too, and the rate higher. Chosen by validation with
-# a seed of its own, but for the last of weight and steps (docs/log.md).
-DRAWN: Row = {
-    **RESNET8,
-    "steps": 3000,
-    "draw": 1,
-    "full_weight": 1.25,
-    "lr": 0.45,
-    "full_first": 0.3,
-    "every": 30,
-    "rescore": 15,
-    "log_share": 0.5,
-}
-# What makes a step cheap, for a row of any other data.
-QUICK: Row = {key: DRAWN[key] for key in ("draw", "full_weight", "full_first")}
+DIGITS_DRAWN: Row = {**DIGITS, **DRAWN}
 # The sizes of networks that are trained one by one: multipliers of all widths.
 SIZES = (1.0, 0.85, 0.7, 0.5, 0.316)
 
@@ -107,24 +125,31 @@ def row(method: str, base: Row = RESNET8, /, **settings: Any) -> Row:
     found = {"method": method, "cost": "macs", **base, **settings}
     if method not in SEARCHING or "searcher" in settings:  # only the default search takes it
         found.pop("log_share", None)
+    if method in SEARCHING:  # as the default was when the first of these were trained, and is now
+        often = 2 * found["every"] if found["draw"] == ALL["draw"] else found["every"] // 2
+        found["rescore"] = min(64, max(8, often))
     return found
 
 
-def by_cost(cost: str, **settings: Any) -> dict[str, Row]:
+def by_cost(cost: str, base: Row = RESNET8, end: str = "", **settings: Any) -> dict[str, Row]:
     """The methods with another cost: slim and bignas train as ever, and are judged again."""
-    rows = {f"{name}-{cost}": row(name, cost=cost, **settings) for name in METHODS}
+    rows = {f"{name}{end}-{cost}": row(name, base, cost=cost, **settings) for name in METHODS}
     for name in ("slim", "bignas"):
-        rows[f"{name}-{cost}"]["weights_of"] = name
+        rows[f"{name}{end}-{cost}"]["weights_of"] = f"{name}{end}"
     return rows
 
 
 METHODS = ("slim", "bignas", "autoslim", "joslim")
+TIMED = "latency-resnet8.json"
 
 ROWS: dict[str, Row] = {
     # 1. What the paper claims.
     **{name: row(name) for name in METHODS},
     **by_cost("memory"),
-    **by_cost("latency", device_file="latency-resnet8.json"),
+    **by_cost("latency", device_file=TIMED),
+    **{f"{name}-drawn": row(name, RESNET8_DRAWN) for name in METHODS},
+    **by_cost("memory", RESNET8_DRAWN, "-drawn"),
+    **by_cost("latency", RESNET8_DRAWN, "-drawn", device_file=TIMED),
     # 2. What a user would do instead.
     **{f"single-{size:g}": row("single", widths=f"{size:g}") for size in SIZES},
     **{
@@ -139,9 +164,8 @@ ROWS: dict[str, Row] = {
     "joslim-longer-seldom": row(
         "joslim", samples=1, full_first=0.3, steps=3000, log_share=0.5, every=60
     ),
-    **{f"{name}-drawn": row(name, DRAWN) for name in METHODS},
-    "joslim-drawn-replay": row("joslim", DRAWN, replay=0.5),
-    "joslim-drawn-shorter": row("joslim", DRAWN, steps=2500, full_weight=1.5, lr=0.4),
+    # One other width in a step, with as many steps as all.
+    "joslim-drawn-2000": row("joslim", RESNET8_DRAWN, steps=2000),
     # Networks alone at the rate that the full one prefers, by the same validation.
     **{f"single-{size:g}-lr-0.8": row("single", widths=f"{size:g}", lr=0.8) for size in SIZES},
     # 3. What moves the area: the recipe first, which all methods share.
@@ -170,10 +194,13 @@ ROWS: dict[str, Row] = {
         for name in ("mobo-ts2", "mobo-rs")
     },
     "joslim-digits": row("joslim", DIGITS),
-    "joslim-digits-drawn": row("joslim", DIGITS, **QUICK, rescore=10, steps=1000, lr=0.18),
+    "joslim-digits-drawn": row("joslim", DIGITS_DRAWN),
+    "joslim-digits-drawn-longer": row("joslim", DIGITS_DRAWN, steps=1000),
     # 4. More knobs.
     **{f"{name}-resnet20": row(name, RESNET20) for name in METHODS},
+    **{f"{name}-resnet20-drawn": row(name, RESNET20_DRAWN) for name in METHODS},
     **{f"{name}-mobilenet": row(name, MOBILENET, cost="memory") for name in METHODS},
+    **{f"{name}-photos": row(name, MOBILENET_PHOTOS, cost="memory") for name in METHODS},
 }
 
 # The learning rate, tried with as much effort for each: with seed 0, by validation.

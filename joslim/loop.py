@@ -70,14 +70,15 @@ class Slimming:
     scoring: un-augmented training batches (inputs, labels); one of them scores all children of a
     round. every: steps between choices (K); by default so that 1000 children are visited, and 10 at
     least. samples: widths besides the largest and the smallest (M). draw: how many of these and the
-    smallest are trained in a step, drawn anew at each. widths: the child of method `single`.
-    distill: how children learn from the full network. label_share: how much of their loss is that
-    of the labels instead. full_weight: how many times the gradient of the full network counts.
-    full_first: the share of the steps, at the beginning, in which it learns alone. (draw and the
-    last two are as the preset has them unless given.) replay: the share of the trained widths that
-    is drawn at each step from the front known so far, in place of those of the search. searcher: a
-    Searcher, or the name of one, which search_options change (beta, epsilon, ...). rescore:
-    children scored anew in a round, at most. seed: of everything random in here.
+    smallest learn in a step, drawn anew at each; they stand for all in its gradient. widths: the
+    child of method `single`. distill: how children learn from the full network. label_share: how
+    much of their loss is that of the labels instead. full_weight: how many times the gradient of
+    the full network counts. full_first: the share of the steps, at the beginning, in which it
+    learns alone. (draw and the last two are as the preset has them unless given; 1, 3 and 0.3 by
+    default.) replay: the share of the trained widths that is drawn at each step from the front
+    known so far, in place of those of the search. searcher: a Searcher, or the name of one, which
+    search_options change (beta, epsilon, ...). rescore: children scored anew in a round, at most.
+    seed: of everything random in here.
     """
 
     def __init__(
@@ -116,11 +117,9 @@ class Slimming:
         self.preset = find_preset(preset)
         self.total_steps = total_steps
         self.samples = samples
-        self.every = default_every(total_steps, samples) if every is None else every
-        at_least_one("every", self.every)
-        self.draw = self.preset.draw if draw is None else draw
-        if self.draw is not None:
-            at_least_one("draw", self.draw)
+        drawn = self.preset.draw if draw is None else draw
+        self.draw = samples + 1 if drawn is None else drawn
+        at_least_one("draw", self.draw)
         if widths is not None and self.method.sandwich:
             raise UserError(f"widths: only method single trains given widths, not {self.name!r}")
         self.alone = widths
@@ -130,16 +129,19 @@ class Slimming:
         self.full_weight = checked_weight("full_weight", weight)
         first = self.preset.full_first if full_first is None else full_first
         self.full_first = checked_share("full_first", first)
+        # The first step at which other widths than the full one are trained.
+        self.alone_until = round(self.full_first * total_steps) if self.method.sandwich else 0
+        with_others = total_steps - self.alone_until
+        self.every = default_every(with_others, samples) if every is None else every
+        at_least_one("every", self.every)
+        # As many as a whole training visits.
+        self.children = -(-with_others // self.every) * samples
         self.replay = checked_share("replay", replay)
         self.searcher = chosen_searcher(searcher, self.name, self.preset, search_options or {})
         self.rescore_budget = self.preset.rescore(self.every) if rescore is None else rescore
         at_least_one("rescore", self.rescore_budget)
         self.rng = np.random.default_rng(seed)
         self.scoring = as_sequence(scoring)
-        # The first step at which other widths than the full one are trained.
-        self.alone_until = round(self.full_first * total_steps) if self.method.sandwich else 0
-        # As many as a whole training visits.
-        self.children = -(-(total_steps - self.alone_until) // self.every) * samples
         self.steps = 0
         # Passes forward and backward to learn, and forward only to score.
         self.passes = 0
@@ -208,6 +210,7 @@ class Slimming:
             differentiate,
             self.label_share,
             self.full_weight if self.method.sandwich else 1.0,
+            self._other_weight,
         )
         self.passes += len(self.widths)
         return self.losses[0]
@@ -220,7 +223,8 @@ class Slimming:
     def _choose(self) -> None:
         if self._drawn_at == self.steps:  # gradients are being accumulated
             return
-        if self.steps < self.alone_until:
+        # A training that was extended stays with its children.
+        if self.steps < self.alone_until and self._chosen_at < 0:
             self.widths = [self.space.full]
             return
         same_round = self._chosen_at >= 0 and (
@@ -257,10 +261,15 @@ class Slimming:
 
     def _drawn(self, others: list[Widths]) -> list[Widths]:
         """As many of them as learn in one step, which chance decides anew for each step."""
-        if self.draw is None or self.draw >= len(others):
+        if self.draw >= len(others):
             return others
         places = self.rng.choice(len(others), size=self.draw, replace=False)
         return [others[place] for place in sorted(places)]
+
+    @property
+    def _other_weight(self) -> float:
+        """Those that were drawn stand for all: so the gradient is, in the mean, that of all."""
+        return max(1.0, (len(self._chosen) + 1) / self.draw)
 
     # What methods ask for
 
@@ -462,13 +471,15 @@ class Slimming:
         expected = self._settings()
         # Older states do not say which child was trained alone.
         settings = {**BEFORE, "alone": expected["alone"], **state.get("settings", {})}
+        if settings["draw"] is None:  # nor how many there were to learn in a step: all of them
+            settings["draw"] = self.samples + 1
         for field, mine in expected.items():
             if (theirs := settings.get(field)) != mine:
                 raise UserError(f"{field}: the state is of {theirs!r}, this is {mine!r}")
         for field in ("steps", "passes", "scoring_passes"):
             setattr(self, field, json_count(state[field], field, 0, MOST_STEPS))
-        # Before there was a replay, what was chosen was trained.
-        chosen = state.get("chosen", state["widths"][1:])
+        # Before there was a replay, what was chosen was trained, and the smallest after it.
+        chosen = state.get("chosen", state["widths"][1:-1])
         self._chosen = [self.space.of_counts(counts) for counts in chosen]
         self._chosen_at = json_count(state["chosen_at"], "chosen_at", -1, MOST_STEPS)
         self._drawn_at = json_count(state.get("drawn_at", -1), "drawn_at", -1, MOST_STEPS)
@@ -548,9 +559,9 @@ def checked_weight(field: str, value: Any) -> float:
     return weight
 
 
-def default_every(total_steps: int, samples: int) -> int:
-    """K such that `CHILDREN` are visited in a whole training; in short ones fewer."""
-    return max(LEAST_EVERY, math.floor(total_steps * samples / CHILDREN))
+def default_every(steps: int, samples: int) -> int:
+    """K such that `CHILDREN` are visited in so many steps; in short trainings fewer."""
+    return max(LEAST_EVERY, math.floor(steps * samples / CHILDREN))
 
 
 def chosen_searcher(

@@ -242,7 +242,8 @@ class Preset:
     rescore: Callable[[int], int]
     # Children that are judged on many images at the end; the front of them all at least.
     finalists: int
-    # How many times the gradient of the full network counts, which the others learn from.
+    # How many times the gradient of the full network counts, which the others learn from. Theirs
+    # count M + 1 times in all, however many of them learn in a step.
     full_weight: float
     # The share of the steps, at first, in which it learns alone.
     full_first: float = 0.0
@@ -259,16 +260,10 @@ PRESETS: dict[str, Preset] = {
     "default": Preset(
         "the width problem solved directly with the exact cost; a budget for re-scoring",
         TARGETED,
-        rescore=lambda every: min(64, max(8, 2 * every)),
-        finalists=64,
-        full_weight=3.0,  # docs/results.md
-    ),
-    "quick": Preset(
-        "as by default, with one other width in a step, which takes about half as long",
-        TARGETED,
         rescore=lambda every: min(64, max(8, every // 2)),
         finalists=64,
-        full_weight=1.25,  # against one other, not three
+        # Docs/results.md.
+        full_weight=3.0,
         full_first=0.3,
         draw=1,
     ),

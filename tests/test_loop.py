@@ -65,7 +65,9 @@ def make(seed: int = 0, norm: bool = True) -> SlimmableNet:
 
 
 def slimming_of(data: Data, net: nn.Module | None = None, **options: Any) -> Slimming:
+    """All widths learn in every step, unless it is said otherwise."""
     defaults = {"total_steps": 20, "every": 4, "scoring": data.sweep("train", 128, 256)}
+    defaults |= {"full_first": 0, "draw": 9}
     return Slimming(net or make(), **{**defaults, **options})
 
 
@@ -106,15 +108,17 @@ def test_a_step_is_backward_optimizer_and_advance(digits: Data) -> None:
 @pytest.mark.parametrize(
     ("options", "weight"),
     [
-        ({}, 3),
-        ({"preset": "paper"}, 1),
-        ({"preset": "quick", "full_first": 0, "draw": 3}, 1.25),
+        ({"draw": None}, 3),
+        ({"draw": None, "preset": "paper"}, 1),
         ({"full_weight": 0.5}, 0.5),
+        ({"draw": 1}, 3),
+        ({"draw": 2, "samples": 5}, 3),
     ],
 )
 def test_the_weights_are_those_of_the_formula_by_hand(
     digits: Data, options: dict[str, Any], weight: float
 ) -> None:
+    options = {"samples": 2, **options}
     slimming = slimming_of(digits, make(norm=False), method="bignas", **options)
     slimming.net.eval()  # no dropout
     alone, (x, y) = copy.deepcopy(slimming.net), next(digits.batches(0, 32))
@@ -122,9 +126,12 @@ def test_the_weights_are_those_of_the_formula_by_hand(
     optimizer = sgd(alone)
     logits = alone(x)
     total = weight * F.cross_entropy(logits, y)
-    for child in slimming.widths[1:]:
+    others = slimming.widths[1:]
+    assert len(others) == min(slimming.draw, slimming.samples + 1)
+    for child in others:
         with alone.at(child):
-            total = total + F.cross_entropy(alone(x), logits.detach().softmax(dim=1))
+            taught = F.cross_entropy(alone(x), logits.detach().softmax(dim=1))
+            total = total + (options["samples"] + 1) / len(others) * taught
     total.backward()
     optimizer.step()
     for left, right in zip(slimming.net.parameters(), alone.parameters()):
@@ -174,6 +181,15 @@ def test_the_full_network_learns_alone_at_first(digits: Data, method: str) -> No
     assert all(visit.step >= 10 for visit in slimming.history.visits)
 
 
+def test_children_that_have_learned_go_on_in_a_longer_training(digits: Data) -> None:
+    short = slimming_of(digits, full_first=0.5)
+    train(short, digits, 20)
+    longer = slimming_of(digits, full_first=0.5, total_steps=60)
+    longer.load_state_dict(short.state_dict())
+    assert longer.steps < longer.alone_until
+    assert all(len(widths) > 1 for widths in train(longer, digits, 5))
+
+
 @pytest.mark.parametrize("method", ["joslim", "slim", "bignas", "autoslim"])
 def test_a_network_that_learned_alone_to_the_end_has_a_front_too(digits: Data, method: str) -> None:
     slimming = slimming_of(digits, method=method, full_first=1.0)
@@ -208,13 +224,13 @@ def test_some_of_the_widths_are_drawn_at_each_step(digits: Data, method: str) ->
     assert len(slimming.front(images=128)) > 1
 
 
-def test_quick_is_the_full_network_first_and_then_one_other_beside_it(digits: Data) -> None:
-    trained = train(slimming_of(digits, preset="quick"), digits, 20)
+def test_the_full_network_first_and_then_one_other_beside_it(digits: Data) -> None:
+    trained = train(slimming_of(digits, full_first=None, draw=None), digits, 20)
     assert [len(widths) for widths in trained] == [1] * 6 + [2] * 14
 
 
 def test_more_widths_than_there_are_cannot_be_drawn(digits: Data) -> None:
-    all_of_them, many = slimming_of(digits), slimming_of(digits, draw=9)
+    all_of_them, many = slimming_of(digits, draw=3), slimming_of(digits)
     assert train(all_of_them, digits, 6) == train(many, digits, 6)
 
 
@@ -748,7 +764,7 @@ def test_a_wrapped_network(digits: Data) -> None:
         ({"full_weight": 0}, "full_weight: 0 "),
         ({"label_share": "all"}, "label_share: 'all' "),
         ({"method": "joslym"}, "method: .*'joslym'.*joslim"),
-        ({"preset": "best"}, "preset: .*'best'.*default, quick, paper"),
+        ({"preset": "best"}, "preset: .*'best'.*default, paper"),
         ({"searcher": "grid"}, "searcher: .*'grid'.*targeted"),
         ({"distill": "hard"}, "distill: .*'hard'.*soft, kl, alpha"),
         ({"cost": "flops"}, "cost: .*'flops'.*macs"),

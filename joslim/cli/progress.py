@@ -54,5 +54,7 @@ def watching() -> Iterator[Watcher]:
 def words(report: Report) -> str:
     if report.loss is None:
         return f"{report.children} visited"
-    losses = f"full {report.loss:.3f} smallest {report.smallest_loss:.3f}"
+    losses = f"full {report.loss:.3f}"
+    if report.others_loss is not None:
+        losses += f" others {report.others_loss:.3f}"
     return f"{losses} round {report.round}, {report.children} children"

@@ -119,13 +119,11 @@ class Config:
     samples: int = option(2, "Widths besides the largest and smallest (M).", least=1, most=64)
     draw: int | None = option(
         None,
-        "Of these and the smallest, how many learn in a step; by default all.",
+        "Of these and the smallest, how many learn in a step; by default 1.",
         least=1,
-        most=64,
+        most=65,
     )
-    preset: str = option(
-        "default", "default; quick: cheaper steps; paper: to the letter.", names=presets
-    )
+    preset: str = option("default", "default; or paper: to the letter.", names=presets)
     searcher: str | None = option(
         None, "targeted, mobo-ts2, mobo-rs (the paper's), nsga2 or random.", names=searchers
     )
@@ -170,7 +168,7 @@ class Config:
         None, "How many times the full network's gradient counts; by default 3.", above=0, most=1000
     )
     full_first: float | None = option(
-        None, "Share of the steps, at first, for the full network alone.", least=0, most=1
+        None, "Share of the first steps for the full network alone; else 0.3.", least=0, most=1
     )
     replay: float = option(
         0.0, "Joslim: share of trained widths drawn from the front so far.", least=0, most=1
@@ -284,7 +282,15 @@ BEFORE = {"full_weight": 1.0, "full_first": 0.0}
 
 def completed(stored: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration of a run, also of an older version, which did not know all settings."""
-    return {**DEFAULTS, **BEFORE, **stored}
+    return {**DEFAULTS, **as_begun(stored)}
+
+
+def as_begun(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """What is stored of a run, with what it had without a word where the default is another now."""
+    samples = stored.get("samples", DEFAULTS["samples"])
+    if stored.get("draw") is None and isinstance(samples, int):  # all learned in every step
+        stored = {**stored, "draw": samples + 1}
+    return {**BEFORE, **stored}
 
 
 def config_of(values: Mapping[str, Any]) -> Config:

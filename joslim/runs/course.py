@@ -35,10 +35,12 @@ def curves_of(metrics: Sequence[Line]) -> dict[str, list[float | None]]:
 
 
 def sampled(line: Line) -> list[float | None]:
-    """The losses between the first, of the full network, and the last, of the smallest."""
+    """The losses but the first, of the full network, and that of the smallest."""
     losses = line.get("losses")
-    between = losses[1:-1] if isinstance(losses, list) else []
-    return [number({"loss": loss}, "loss") for loss in between]
+    others = losses[1:] if isinstance(losses, list) else []
+    if (smallest := line.get("smallest_loss")) in others:
+        others.remove(smallest)
+    return [number({"loss": loss}, "loss") for loss in others]
 
 
 def mean(values: Any) -> float | None:

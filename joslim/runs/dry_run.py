@@ -65,7 +65,8 @@ def seconds_a_step(job: Job) -> float:
         times.append(time.perf_counter() - started)
     job.slimming.every = every
     later = times[1:]
-    return min(later) if job.slimming.draw is None else sum(later) / len(later)
+    slimming = job.slimming
+    return min(later) if slimming.draw > slimming.samples else sum(later) / len(later)
 
 
 def peak_memory(job: Job) -> int:

@@ -159,6 +159,8 @@ def make_job(
     images = load_images(config, data, device, model)
     config = with_batch_that_fits(config, config.with_recipe(images.recipe), images)
     check_shares(config)
+    if weights is not None and config.full_first is None:  # it has learned already
+        config = replace(config, full_first=0.0)
     if isinstance(images, FolderData) and config.crop_scale is not None:
         images.scale = config.crop_scale
     torch.manual_seed(config.seed)

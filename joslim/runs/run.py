@@ -16,7 +16,7 @@ from joslim.costs import Cost
 from joslim.errors import UserError
 from joslim.front import Front
 from joslim.runs import checkpoint
-from joslim.runs.config import BEFORE, Config, config_of
+from joslim.runs.config import Config, as_begun, config_of
 from joslim.runs.folder import CONFIG, HISTORY, RunFolder, read_lines
 from joslim.runs.network import check_model, load_model, make_net
 from joslim.runs.opening import facts_of_run
@@ -67,7 +67,7 @@ class Run:
         values = self.facts.get("config")
         if not isinstance(values, dict):
             raise UserError(f"run: {str(self.path / CONFIG)!r} holds no configuration")
-        return config_of({**BEFORE, **values})
+        return config_of(as_begun(values))
 
     @cached_property
     def fresh(self) -> list[str]:

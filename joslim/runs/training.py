@@ -24,7 +24,7 @@ from joslim.loop import Slimming, timed
 from joslim.processes import alike, any_asked, is_first, joined, on_first, restarted, world
 from joslim.reports.figures import draw_run
 from joslim.runs import checkpoint
-from joslim.runs.config import WHERE_AND_HOW, Config, completed, config_of
+from joslim.runs.config import WHERE_AND_HOW, Config, as_begun, completed, config_of
 from joslim.runs.folder import (
     CONFIG,
     FRONT,
@@ -38,7 +38,7 @@ from joslim.runs.folder import (
     finite,
     read_lines,
 )
-from joslim.runs.job import Job, lay_out, make_job
+from joslim.runs.job import RESOLVED, Job, lay_out, make_job
 from joslim.runs.report import report_at_end
 from joslim.runs.run import Run
 from joslim.runs.visits import number
@@ -55,7 +55,7 @@ class Progress:
     done: int
     total: int
     loss: float | None = None
-    smallest_loss: float | None = None
+    others_loss: float | None = None
     children: int = 0
     round: int = 0
 
@@ -215,13 +215,15 @@ def write_config(job: Job, folder: RunFolder) -> None:
 def job_to_go_on(
     config: Config, objects: dict[str, Any], folder: RunFolder, until: int | None
 ) -> Job:
-    """As it was begun, by what its folder knows: K, and weights that need no --init any more."""
+    """As it was begun, by what its folder knows: its defaults, and weights instead of --init."""
     stored = on_first(lambda: json_value(folder.read(CONFIG), "config", CONFIG))
     has_weights = on_first(lambda: checkpoint.find(folder) is not None)
     if until is not None:
         config = replace(config, steps=until, epochs=None)
-    if config.every is None:  # the default may be another for more steps, or in this version
-        config = replace(config, every=json_value(stored, "every", CONFIG))
+    # The default may be another for more steps, or in this version.
+    begun = as_begun(stored) if isinstance(stored, dict) else stored
+    open_ = [name for name in RESOLVED if getattr(config, name) is None]
+    config = replace(config, **{name: json_value(begun, name, CONFIG) for name in open_})
     job = make_job(replace(config, init=None) if has_weights else config, **objects)
     job.config = replace(job.config, init=config.init)
     return job
@@ -431,17 +433,18 @@ def progress_of(job: Job) -> Progress:
         slimming.steps,
         job.total_steps,
         slimming.losses[0].item(),
-        smallest_loss(slimming),
+        slimming.losses[1:].mean().item() if len(slimming.losses) > 1 else None,
         len(slimming.history),
         -(-slimming.steps // slimming.every),
     )
 
 
-def smallest_loss(slimming: Slimming) -> float:
-    """Of the smallest child that was trained; the last one unless the search chose it too."""
+def smallest_loss(slimming: Slimming) -> float | None:
+    """Of the smallest child, if it was trained in this step."""
     smallest = slimming.space.smallest
-    place = slimming.widths.index(smallest) if smallest in slimming.widths else -1
-    return slimming.losses[place].item()
+    if smallest not in slimming.widths:
+        return None
+    return slimming.losses[slimming.widths.index(smallest)].item()
 
 
 def judge(job: Job, folder: RunFolder, watch: Watcher, stop: Stop) -> Front:
@@ -491,7 +494,8 @@ class MetricsLog:
         self.folder.append(METRICS, [line])
         if self.board is not None:
             for key in ("loss", "smallest_loss", "lr", "children"):
-                self.board.add_scalar(key, line[key], slimming.steps)
+                if line[key] is not None:
+                    self.board.add_scalar(key, line[key], slimming.steps)
             self.board.flush()
 
     def finish(self) -> None:

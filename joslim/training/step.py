@@ -35,15 +35,16 @@ def backward(
     differentiate: Callable[[Tensor], Any] = Tensor.backward,
     label_share: float = 0.0,
     full_weight: float = 1.0,
+    other_weight: float = 1.0,
 ) -> Tensor:
     """Add the gradients of all these widths; returns their losses, [n], detached.
 
     The first of the widths learns from the labels, the others from its outputs (in-place
     distillation: Yu and Huang 2019, Algorithm 1, lines 3 to 16), or partly from the labels too:
     `label_share` says how much of their loss that is. The gradient of the first counts
-    `full_weight` times. `model` is what is called: `net`, or a wrapper around it; one that reduces
-    gradients over processes does so once, with the last of the widths. `differentiate` makes the
-    gradients of a loss.
+    `full_weight` times, that of each other `other_weight` times. `model` is what is called: `net`,
+    or a wrapper around it; one that reduces gradients over processes does so once, with the last of
+    the widths. `differentiate` makes the gradients of a loss.
     """
     losses: list[Tensor] = []
     teacher: Any = None
@@ -56,7 +57,7 @@ def backward(
                     loss = criterion(outputs, labels)
                 else:
                     loss = learned(outputs, teacher, labels, criterion, distill, label_share)
-            differentiate(loss if losses else full_weight * loss)
+            differentiate((other_weight if losses else full_weight) * loss)
         losses.append(loss.detach())
     return torch.stack(losses)
 

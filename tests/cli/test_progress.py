@@ -10,7 +10,7 @@ from joslim.cli import progress
 from joslim.cli.progress import watching, words
 from joslim.runs.training import Progress
 
-STEP = Progress("train", 30, 120, loss=1.2345, smallest_loss=2.5, children=17, round=4)
+STEP = Progress("train", 30, 120, loss=1.2345, others_loss=2.5, children=17, round=4)
 JUDGED = Progress("front", 3, 9, children=17)
 
 
@@ -31,7 +31,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, reports: list[Progress], width: int) 
 
 def test_the_words() -> None:
     text = words(STEP)
-    for part in ("full 1.234", "smallest 2.500", "round 4", "17 children"):
+    for part in ("full 1.234", "others 2.500", "round 4", "17 children"):
         assert part in text
     assert words(JUDGED) == "17 visited"
 

@@ -23,10 +23,10 @@ def job_of(**options: Any) -> Job:
 
 
 def test_what_the_configuration_leaves_open_is_filled_in() -> None:
-    job = job_of(steps=6000)
-    assert job.config.every == job.slimming.every == 12
+    job = job_of(steps=10_000)
+    assert job.config.every == job.slimming.every == 14, "1,000 children in 7,000 steps"
     assert (job.config.lr, job.config.momentum, job.config.schedule) == (0.1, 0.9, "cosine")
-    assert (job.log_every, job.save_every, job.total_steps) == (6, 300, 6000)
+    assert (job.log_every, job.save_every, job.total_steps) == (10, 500, 10_000)
     assert not job.slimming.finished
     again = make_job(job.config)
     assert again.config == job.config

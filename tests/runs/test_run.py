@@ -76,7 +76,7 @@ def test_the_history(finished: Run) -> None:
     visits = [line for line in lines if "id" in line]
     assert [list(v.widths.counts) for v in run.history.visits] == [v["widths"] for v in visits]
     assert [v.cost for v in run.history.visits] == [v["cost"] for v in visits]
-    assert len(run.history.scorings) == 4
+    assert len(run.history.scorings) == 3
     for point in run.front:
         child = next(i for i, v in enumerate(run.history.visits) if v.widths == point.widths)
         assert run.history.loss(child) == point.train_loss

@@ -267,7 +267,7 @@ def test_a_finished_run_is_extended(finished: Run, tiny: Options, tmp_path: Path
 def test_the_call_that_began_a_run_extends_it(tiny: Options, tmp_path: Path) -> None:
     """K is left to its default, which would be another for a longer training."""
     options = {key: value for key, value in tiny.items() if key != "every"}
-    options |= {"steps": 6002, "method": "slim"}
+    options |= {"steps": 6002, "method": "slim", "full_first": 0.0}
     file = tmp_path / "run" / "config.json"
 
     def stop_at_once(progress: Progress) -> None:
@@ -394,16 +394,30 @@ def test_resume_begins_where_there_is_nothing(finished: Run, tiny: Options, tmp_
 
 
 def test_a_run_from_before_a_setting_goes_on_as_it_was(tiny: Options, tmp_path: Path) -> None:
-    whole = train(out=tmp_path / "whole", full_weight=1.0, **tiny)
+    before = {"full_weight": 1.0, "full_first": 0.0, "draw": 3}
+    whole = train(out=tmp_path / "whole", **before, **tiny)
     with pytest.raises(Crash):
-        train(out=tmp_path / "a", full_weight=1.0, watch=crash_at("train", 5), **tiny)
+        train(out=tmp_path / "a", **before, watch=crash_at("train", 5), **tiny)
     facts = json.loads((tmp_path / "a" / "config.json").read_text())
-    del facts["config"]["full_weight"]
+    for name in before:
+        del facts["config"][name]
     (tmp_path / "a" / "config.json").write_text(json.dumps(facts))
     stored = Run(RunFolder(tmp_path / "a")).config
-    assert stored.full_weight == 1.0, "not today's default"
-    again = train(out=tmp_path / "a", resume=True, full_weight=stored.full_weight, **tiny)
+    assert {name: getattr(stored, name) for name in before} == before, "not today's defaults"
+    again = train(out=tmp_path / "a", resume=True, **tiny)
     assert again.front == whole.front
+
+
+def test_a_network_that_is_trained_already_does_not_learn_alone_at_first(
+    tiny: Options, tmp_path: Path
+) -> None:
+    trained = joslim.models.resnet8(10).state_dict()
+    run = train(out=tmp_path / "a", init=trained, **tiny)
+    assert (run.config.full_first, run.config.draw) == (0.0, 1)
+    assert metrics_of(run.path)[0]["passes"] == 2
+    with pytest.raises(Crash):
+        train(out=tmp_path / "b", init=trained, watch=crash_at("train", 3), **tiny)
+    assert train(out=tmp_path / "b", init=trained, resume=True, **tiny).front == run.front
 
 
 def test_resume_does_not_take_a_folder_of_somebody_else(tiny: Options, tmp_path: Path) -> None:
@@ -476,7 +490,7 @@ def test_a_broken_configuration_is_not_gone_on_with(
 
 def test_a_loss_that_is_not_finite(tiny: Options, tmp_path: Path) -> None:
     with pytest.raises(RunFailed) as caught:
-        train(out=tmp_path / "a", lr=1e20, **{**tiny, "save_every": 1})
+        train(out=tmp_path / "a", lr=1e20, full_first=0, **{**tiny, "save_every": 1})
     message = str(caught.value)
     assert "the loss is nan at step 1, at widths conv1=16 " in message
     assert str(tmp_path / "a" / "checkpoint") in message
@@ -609,10 +623,11 @@ def test_what_is_to_see(tiny: Options, tmp_path: Path) -> None:
     assert [progress.done for progress in steps] == [1, 2, 3, 4, 5, 6]
     assert {progress.total for progress in steps} == {6}
     assert [progress.round for progress in steps] == [1, 1, 2, 2, 3, 3]
+    assert [progress.others_loss is None for progress in steps] == [True] * 2 + [False] * 4
     assert steps[-1].children == len(run.history) == judged[-1].total
     *lines, _ = metrics_of(run.path)
-    assert [(p.loss, p.smallest_loss) for p in steps] == [
-        (line["loss"], line["smallest_loss"]) for line in lines
+    assert [(p.loss, p.others_loss) for p in steps] == [
+        (line["loss"], line["losses"][1] if len(line["losses"]) > 1 else None) for line in lines
     ]
 
 
@@ -724,10 +739,10 @@ def test_wrong_objects(options: Options, words: str, tiny: Options, tmp_path: Pa
 # Runs of earlier versions
 
 
-def test_a_run_that_did_not_know_all_settings_goes_on(
-    finished: Run, tiny: Options, tmp_path: Path
-) -> None:
-    """As one that was begun before there were label shares and replays."""
+def test_a_run_that_did_not_know_all_settings_goes_on(tiny: Options, tmp_path: Path) -> None:
+    """As one that was begun before there were label shares, replays and widths that are drawn."""
+    as_it_was = {"draw": 3, "full_first": 0.0}
+    whole = train(out=tmp_path / "whole", **as_it_was, **tiny)
     stopped = tmp_path / "stopped"
 
     def stop_at_three(progress: Progress) -> None:
@@ -735,16 +750,16 @@ def test_a_run_that_did_not_know_all_settings_goes_on(
             os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.raises(Stopped):
-        train(out=stopped, watch=stop_at_three, **tiny)
+        train(out=stopped, watch=stop_at_three, **as_it_was, **tiny)
     config = json.loads((stopped / "config.json").read_text())
-    for name in ("label_share", "replay"):
+    for name in ("label_share", "replay", *as_it_was):
         del config["config"][name]
     (stopped / "config.json").write_text(json.dumps(config))
     file = stopped / "checkpoint" / "state.pt"
     state = torch.load(file, weights_only=True)
     for name in ("chosen", "drawn_at"):
         del state["slimming"][name]
-    for name in ("label_share", "replay"):
+    for name in ("label_share", "replay", *as_it_was):
         del state["slimming"]["settings"][name]
     torch.save(state, file)
     summary = stopped / "checkpoint" / "checkpoint.json"
@@ -752,6 +767,6 @@ def test_a_run_that_did_not_know_all_settings_goes_on(
     facts["sha256"]["state.pt"] = hashlib.sha256(file.read_bytes()).hexdigest()
     summary.write_text(json.dumps(facts))
     run = train(out=stopped, resume=True, **tiny)
-    assert run.front == finished.front
-    ours, theirs = weights_of(stopped), weights_of(finished.path)
+    assert run.front == whole.front
+    ours, theirs = weights_of(stopped), weights_of(whole.path)
     assert not [name for name in ours if not torch.equal(ours[name], theirs[name])]

@@ -71,6 +71,7 @@ def by_hand(
     y: Tensor,
     label_share: float = 0.0,
     full_weight: float = 1.0,
+    other_weight: float = 1.0,
 ) -> dict[str, Tensor]:
     """One sum of losses, differentiated once: full on labels, the others on its probabilities."""
     net = copy.deepcopy(net)
@@ -82,7 +83,8 @@ def by_hand(
         with net.at(child):
             scores = net(x)
         taught = -(target * scores.log_softmax(dim=1)).sum(dim=1).mean()
-        total = total + (1 - label_share) * taught + label_share * F.cross_entropy(scores, y)
+        loss = (1 - label_share) * taught + label_share * F.cross_entropy(scores, y)
+        total = total + other_weight * loss
     total.backward()
     return gradients(net)
 
@@ -114,6 +116,21 @@ def test_the_full_network_counts_more() -> None:
     assert_equal_gradients(gradients(net), expected)
     with net.at(net.space.full):  # the loss that is told is the loss
         assert losses[0] == pytest.approx(F.cross_entropy(net(x), y).item())
+
+
+def test_one_width_that_stands_for_all_is_all_of_them_in_the_mean() -> None:
+    net, (x, y) = make(), batch()
+    full, *others = four(net)
+    expected = by_hand(net, four(net), x, y)
+    functions = (F.cross_entropy, soft_cross_entropy)
+    for other in others:
+        losses = backward(net, net, [full, other], (x,), y, *functions, other_weight=3.0)
+        with net.at(full):
+            told = net(x).detach().softmax(dim=1)
+        with net.at(other):  # the loss that is told is the loss
+            assert losses[1] == pytest.approx(F.cross_entropy(net(x), told).item())
+    mean = {name: gradient / len(others) for name, gradient in gradients(net).items()}
+    assert_equal_gradients(mean, expected)
 
 
 def test_gradients_add_to_those_that_are_there() -> None:
@@ -314,6 +331,8 @@ def test_one_width_that_fails_leaves_the_weights_alone(place: int) -> None:
         total_steps=10,
         scoring=[(x, y)],
         seed=1,  # four different widths
+        full_first=0,
+        draw=3,
         distill=lambda s, t: poisoned(soft_cross_entropy(s, t)),
     )
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
