@@ -95,7 +95,7 @@ def long_run(
     run = joslim.train(
         Tiny(), "digits", out=path, watch=watch, steps=options.steps, every=options.every,
         samples=options.samples, batch=8, score_images=32, front_images=64, rescore=128, threads=1,
-        lr=0.02,
+        lr=0.02, full_first=0,
     )  # fmt: skip
     seconds = time.perf_counter() - started
     steps = [*seen]

@@ -99,6 +99,8 @@ def slimming_of(case: Case, method: str) -> joslim.Slimming:
         total_steps=case.every * ROUNDS,
         every=case.every,
         samples=SAMPLES,
+        draw=SAMPLES + 1,
+        full_first=0,
         scoring=[random_batch(case)],
     )
 

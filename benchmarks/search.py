@@ -178,6 +178,7 @@ def trained_history(cost: str, rounds: int) -> tuple[History, joslim.SlimmableNe
             cost=cost,
             steps=EVERY * rounds,
             every=EVERY,
+            full_first=0,
             threads=1,
             out=Path(folder) / "run",
         )

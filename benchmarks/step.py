@@ -58,7 +58,8 @@ def interleaved(name: str, x: Tensor, y: Tensor, rounds: int) -> dict[str, list[
     """Seconds of each run in each round, in random order; the first three rounds warm up."""
     net = joslim.slim(joslim.models.MODELS[name](), x)
     other = copy.deepcopy(net)
-    slimming = joslim.Slimming(net, method="slim", total_steps=rounds + 3, scoring=[(x, y)])
+    four = {"samples": 2, "draw": 3, "full_first": 0}
+    slimming = joslim.Slimming(net, method="slim", total_steps=rounds + 3, scoring=[(x, y)], **four)
     optimizers = [torch.optim.SGD(n.parameters(), lr=0.01, momentum=0.9) for n in (net, other)]
     times: dict[str, list[float]] = {"Slimming.step": [], "by hand": []}
     shuffle = random.Random(0).shuffle

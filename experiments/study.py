@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import time
 from dataclasses import replace
@@ -23,6 +24,7 @@ import torch
 
 import joslim
 from joslim.comparing.entries import Entry
+from joslim.data.files import ROOT_VARIABLE
 from joslim.errors import UserError
 from joslim.front import Front, Point
 from joslim.runs.config import SEARCHING
@@ -246,6 +248,9 @@ def asked(name: str) -> Row:
     settings = dict(ROWS[name])
     if "device_file" in settings:
         settings["device_file"] = str(RESULTS / settings["device_file"])
+    kind, _, name = settings["data"].partition(":")
+    if name:  # where the other data lie too
+        settings["data"] = f"{kind}:{Path(os.environ.get(ROOT_VARIABLE, '.')) / name}"
     one = {f"{key}s": [settings.pop(key)] for key in ("method", "cost", "model")}
     return {**one, **settings}
 

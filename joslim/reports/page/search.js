@@ -71,20 +71,20 @@ function showSearch() {
   const rings = visits.filter((visit) => visit[3]).length;
   byId("search-note").textContent =
     `${formatCount(visits.length)} children visited, each with its latest training loss. ${formatCount(rings)} of them, with a ring, are on the front.`;
-  const last = Math.max(1, ends(visits.map((visit) => visit[0]))[1]);
+  const [first, last] = ends(visits.map((visit) => visit[0]));
   byId("search-ramp").replaceChildren(
-    "visited at step 0",
+    `visited at step ${formatCount(first)}`,
     ...Array.from({ length: RAMP }, (_, at) => element("i", { class: `r${at}` })),
     `step ${formatCount(last)}`,
   );
   chart(
     "search-chart",
     `Training loss against cost of ${visits.length} visited children.`,
-    (place) => drawSearch(place, visits, last),
+    (place) => drawSearch(place, visits, first, last),
   );
 }
 
-function drawSearch(place, visits, last) {
+function drawSearch(place, visits, first, last) {
   const { key } = view.story.front;
   const x = axisOf(
     visits.map((visit) => visit[1]),
@@ -100,7 +100,8 @@ function drawSearch(place, visits, last) {
   const { plot, sx, sy } = frame(place, x, y);
   for (let shade = 0; shade < RAMP; shade += 1) {
     const some = visits.filter(
-      ([step]) => Math.min(RAMP - 1, Math.floor((RAMP * step) / last)) === shade,
+      ([step]) =>
+        Math.min(RAMP - 1, Math.floor((RAMP * (step - first)) / Math.max(1, last - first))) === shade,
     );
     plot.append(
       drawn("path", {
