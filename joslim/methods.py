@@ -262,7 +262,7 @@ PRESETS: dict[str, Preset] = {
         TARGETED,
         rescore=lambda every: min(64, max(8, every // 2)),
         finalists=64,
-        # Docs/results.md.
+        # Why these three: docs/results.md.
         full_weight=3.0,
         full_first=0.3,
         draw=1,
