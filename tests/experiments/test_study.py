@@ -27,7 +27,8 @@ def kept_rows(finished: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     for module in (study, results):
         monkeypatch.setattr(module, "RESULTS", tmp_path)
     alone = [f"single-{size:g}" for size in study.SIZES]
-    for name in ("slim", "joslim", *alone, "joslim-labels", "slim-lr-0.15", "slim-lr-0.4"):
+    methods = ("slim", "joslim", "slim-drawn", "joslim-drawn")
+    for name in (*methods, *alone, "joslim-labels", "slim-lr-0.15", "slim-lr-0.4"):
         row = study.ROWS[name]
         entries = [
             Entry(row["model"], row["cost"], row["method"], seed, finished.path, finished.front)
@@ -49,14 +50,15 @@ def test_a_page_of_what_there_is(
 ) -> None:
     monkeypatch.setattr(results, "DOCS", kept_rows)
     results.main()
-    assert f"10 of {len(study.ROWS)} rows" in capsys.readouterr().out
+    assert f"12 of {len(study.ROWS)} rows" in capsys.readouterr().out
     text = (kept_rows / "results.md").read_text()
-    (row,) = (line for line in text.splitlines() if line.startswith("| slim | 2 |"))
+    row, *_ = (line for line in text.splitlines() if line.startswith("| slim | 2 |"))
     at_full = f"{finished.front[-1].test_error:.1f} ± 0.0"
     validation = f"{finished.front.area('val_error'):.2f}"
     assert f" {at_full} | {validation} | 1.0 | " in row
     area = f"{finished.front.area():.2f} ± 0.00"
-    assert f"| ResNet8, multiply-adds | {area} |  |  | {area} |" in text, "methods side by side"
+    for contest in ("ResNet8, multiply-adds", "ResNet8, multiply-adds, all widths in a step"):
+        assert f"| {contest} | {area} |  |  | {area} |" in text, "methods side by side"
     assert "| label_share 1.0 | 2 |" in text
     assert f"| slim | {validation} | {validation} | {validation} |" in text, "the learning rates"
     assert (kept_rows / "results-macs.png").stat().st_size > 10_000
