@@ -71,7 +71,6 @@ def by_hand(
     y: Tensor,
     label_share: float = 0.0,
     full_weight: float = 1.0,
-    other_weight: float = 1.0,
 ) -> dict[str, Tensor]:
     """One sum of losses, differentiated once: full on labels, the others on its probabilities."""
     net = copy.deepcopy(net)
@@ -83,8 +82,7 @@ def by_hand(
         with net.at(child):
             scores = net(x)
         taught = -(target * scores.log_softmax(dim=1)).sum(dim=1).mean()
-        loss = (1 - label_share) * taught + label_share * F.cross_entropy(scores, y)
-        total = total + other_weight * loss
+        total = total + (1 - label_share) * taught + label_share * F.cross_entropy(scores, y)
     total.backward()
     return gradients(net)
 
