@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Small tensors on many threads run slower than on one; two test processes use the cores instead.
 TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: demo test check format bench test-gpu clean
+.PHONY: demo test check format bench docs test-gpu test-lowest clean
 
 demo: .venv/installed
 	$(BIN)/joslim train --model resnet8 --data digits --low 0.12 --steps 2800 --every 20 --threads 1 \
@@ -35,13 +35,28 @@ bench: .venv/installed
 	$(BIN)/python benchmarks/allocate.py
 	$(BIN)/python benchmarks/page.py
 
+docs: .venv/installed
+	$(BIN)/mkdocs build --strict --quiet
+
 test-gpu: .venv/installed
 	$(BIN)/python -m pytest -m cuda
 
+# The command line, data and runs with the lowest versions that pyproject.toml promises, and no extras.
+LOWEST := tests/cli/test_cli.py tests/cli/test_train.py tests/cli/test_front.py tests/cli/test_pick.py \
+	tests/cli/test_report.py tests/data tests/test_front.py tests/test_allocation.py tests/runs/test_checkpoint.py
+
+test-lowest: .venv-lowest/installed
+	OMP_NUM_THREADS=1 .venv-lowest/bin/python -m pytest -W ignore $(LOWEST)
+
 clean:
-	rm -rf .venv build *.egg-info
+	rm -rf .venv .venv-lowest build site *.egg-info
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+	touch $@
+
+.venv-lowest/installed: pyproject.toml lowest.txt
+	$(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/python -m pip install --quiet -c lowest.txt -e . hypothesis pytest
 	touch $@

@@ -16,7 +16,7 @@ from reporting import at_least, at_most, report
 
 from joslim.allocation import allocate, curve
 from joslim.front import Front, Point
-from joslim.widths import Dim, Knob, WidthSpace
+from joslim.space import Dim, Knob, WidthSpace
 
 SPACE = WidthSpace((Dim("stem", 16),), (Knob("stem", (0,), 0.25),))
 COSTS = ("latency_ms", "macs", "memory", "params")

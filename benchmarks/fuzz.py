@@ -3,12 +3,14 @@
 A run is made, one file of it is changed (bits, bytes, keys, values, links, files that are none),
 and it is opened as people do: `joslim.load` and all that it gives, `joslim front`, `joslim pick`,
 `joslim resume`, `joslim report`; `joslim.load_child` opens an exported child, `joslim train
---config` a configuration. Checksums are made to fit most of the time, as somebody would who means
-harm.
+--config` a configuration, `joslim train --data folder:` images. Checksums are made to fit most of
+the time, as somebody would who means harm. Runs also get names that are very long or no UTF-8.
 
 Allowed is success, or one line that says what is wrong (UserError and exit code 2, RunFailed and
 exit code 1). Not allowed is any other exception, more than ten seconds, a file that is written or
 removed outside of the run folder, a control character on the terminal, memory without bounds.
+A setting that somebody edited in config.json must be refused by `joslim resume`, or change neither
+weights nor front; `joslim export --overwrite` must leave the files of others alone.
 
 `--case N` does one of them again and shows where it fails.
 """
@@ -29,6 +31,7 @@ import random
 import resource
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import traceback
@@ -41,17 +44,19 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
+from PIL import Image
 from reporting import at_most, report
 from safetensors.torch import load_file, save_file
 
 import joslim
 from joslim.cli import main as joslim_main
 from joslim.costs.device_file import Conditions, DeviceFile
-from joslim.costs.measuring import Setting
+from joslim.costs.timing import Setting
 from joslim.errors import RunFailed, UserError
 from joslim.front import Front
-from joslim.runs import training
-from joslim.runs.job import Job
+from joslim.runs import driver
+from joslim.runs.config import FIELDS, kind_of
+from joslim.runs.setup import Trainer
 
 TINY = {
     "steps": 6,
@@ -200,15 +205,153 @@ def spoil_place(file: Path, rng: random.Random) -> str:
     outside = file.parents[1 if file.parent.name == "run" else 2] / "outside"
     if file.exists():
         file.unlink()
-    how = rng.choice(["gone", "folder", "link", "dangling", "loop", "pipe", "zero"])
+    how = rng.choice(["gone", "folder", *SPECIAL])
     if how == "folder":
         (file / "inside").mkdir(parents=True)
-    elif how == "pipe":
-        os.mkfifo(file)
     elif how != "gone":
+        make_special(how, file, outside)
+    return f"place {how} {file.name}"
+
+
+SPECIAL = ("link", "dangling", "loop", "pipe", "zero", "socket", "sparse", "unreadable")
+
+
+def make_special(how: str, file: Path, outside: Path) -> None:
+    """Something that is no file with content of its own, or a file of a terabyte."""
+    if how == "pipe":
+        os.mkfifo(file)
+    elif how == "socket":
+        # A socket's path is short: it is bound by its name in the folder.
+        here = os.getcwd()
+        os.chdir(file.parent)
+        with socket.socket(socket.AF_UNIX) as end:
+            end.bind(file.name)
+        os.chdir(here)
+    elif how in ("sparse", "unreadable"):
+        file.touch()
+        os.truncate(file, 2**40 if how == "sparse" else 10)
+        file.chmod(0o644 if how == "sparse" else 0)
+    else:
         targets = {"link": outside / "victim.txt", "dangling": outside / "new", "loop": file}
         file.symlink_to(targets.get(how, Path("/dev/zero")))
-    return f"place {how} {file.name}"
+
+
+SHAPES = [
+    [3, 4700, 4700],
+    [3, 10_000, 10_000],
+    [0, 8, 8],
+    [3, 8],
+    [10**6] * 3,
+    [1, 1, 1],
+    [3, 1, 7],
+]
+COUNTS = [0, -1, 2, 10**6, 10**9, 2**63, 1e300, 8.5, True, "8"]
+NAMES = ["\udce9", "x" * 255, "x" * 100_000, "line\nbreak", "\x1b[2J"]
+
+
+def spoil_counts(file: Path, rng: random.Random) -> str:
+    """Shapes, counts and names that a program would believe and take its time for."""
+    content = json.loads(file.read_text())
+    found = [
+        (node, key)
+        for node in containers(content)
+        for key in (node if isinstance(node, dict) else range(len(node)))
+        if key in ("shape", "classes")
+        or (isinstance(node[key], int) and not isinstance(node[key], bool))
+    ]
+    named = [place for place in found if place[1] in ("shape", "classes")]
+    node, key = rng.choice(named if named and rng.random() < 0.5 else found)
+    if key == "shape":
+        node[key] = rng.choice(SHAPES)
+    elif key == "classes":
+        many = [str(n) for n in range(rng.choice([0, 1, 11, 300_000]))]
+        node[key] = rng.choice([many, [*node[key][1:], rng.choice(NAMES)]])
+    else:
+        node[key] = rng.choice(COUNTS)
+    file.write_text(as_json(content))
+    return f"counts at {key!r}"
+
+
+# They may change the rounding, and nobody says that they do not.
+ROUNDING = {"threads", "channels_last", "device"}
+# More of these extend a run, as `resume --until` does, which writes them into config.json too.
+LENGTH = {"steps", "epochs"}
+
+
+def spoil_setting(file: Path, rng: random.Random) -> str:
+    """Another value of a setting that is allowed, and that the run was not begun with."""
+    content = json.loads(file.read_text())
+    settings = content["config"]
+    name = rng.choice([name for name in FIELDS if name not in ROUNDING | LENGTH])
+    before, (kind, _) = settings.get(name), kind_of(FIELDS[name])
+    if kind is bool:
+        after: Any = not before
+    elif kind is str:
+        names = FIELDS[name].metadata["names"]
+        known = [*names()] if names else ["another", "uniform", "resnet20", "0.5"]
+        after = rng.choice([value for value in known if value != before])
+    elif kind is int:
+        after = rng.choice([1, 2, 3, 8, 32, (before or 0) + 1])
+    else:
+        after = rng.choice([0.1, 0.25, 0.75, 2.0, (before or 0.0) + 0.125])
+    settings[name] = after
+    file.write_text(as_json(content))
+    return f"setting {name} from {before!r} to {after!r}"
+
+
+def spoil_name(file: Path, rng: random.Random) -> str:
+    """The run gets a name that the system may refuse, or that is no text."""
+    name = rng.choice(
+        [os.fsdecode(b"caf\xe9"), "x" * 255, "x" * 400, "a b", "a\nb", "\x1b[31m", "..."]
+    )
+    place = file.parent / "names"
+    place.mkdir()
+    (place / "NAME").write_bytes(os.fsencode(name))
+    with contextlib.suppress(OSError):
+        shutil.copytree(file.parent, place / name, ignore=lambda *_: ["names", "images", "child"])
+    return f"name {name[:20]!r}"
+
+
+def spoil_image(file: Path, rng: random.Random) -> str:
+    """One image, or a class, is something else."""
+    how = rng.choice([*SPECIAL, *SPECIAL, "folder", "bytes", "bytes", "class", "class file"])
+    if how in ("class", "class file"):
+        name = rng.choice([os.fsdecode(b"caf\xe9"), "x" * 255, "a\nb", "\x1b[31m", "\u202e"])
+        for split in ("train", "val"):
+            place = file.parents[2] / split / name
+            if how == "class":
+                shutil.copytree(file.parent, place)
+            else:
+                place.touch()
+    elif how == "bytes":
+        how = spoil_bytes(file, rng)
+    else:
+        file.unlink()
+        if how == "folder":
+            file.mkdir()
+        else:
+            make_special(how, file, file.parents[4] / "outside")
+    return f"image {how}"
+
+
+def spoil_export(file: Path, rng: random.Random) -> str:
+    """Somebody's own files are in an exported folder, or a folder only has the name of one."""
+    folder = file.parent
+    how = rng.choice(["file", "deep", "edit", "bare", *SPECIAL])
+    if how == "deep":
+        (folder / "checkpoint").mkdir()
+        (folder / "checkpoint" / "own.txt").write_text("own")
+    elif how == "edit":
+        file.write_text(file.read_text() + " ")
+    elif how == "bare":
+        shutil.rmtree(folder)
+        (folder / "child-01").mkdir(parents=True)
+        (folder / "child-01" / "own.txt").write_text("own")
+    elif how == "file":
+        (folder / "child-01.onnx").write_text("own")
+    else:
+        make_special(how, folder / "child-01", file.parents[2] / "outside")
+    return f"export {how}"
 
 
 def spoil_folder(file: Path, rng: random.Random) -> str:
@@ -294,14 +437,15 @@ def spoil_state(file: Path, rng: random.Random) -> str:
 def fit_checksums(run: Path) -> None:
     """As somebody would who means harm."""
     summary = run / "checkpoint" / "checkpoint.json"
-    if not summary.is_file():
+    if not summary.is_file() or summary.stat().st_size > 10**6:
         return
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         content = json.loads(summary.read_text())
         for name in content["sha256"]:
             file = run / "checkpoint" / name
-            if file.is_file() and not file.is_symlink():
+            if file.is_file() and not file.is_symlink() and file.stat().st_size < 10**8:
                 content["sha256"][name] = hashlib.sha256(file.read_bytes()).hexdigest()
+                content["bytes"][name] = file.stat().st_size
         summary.write_text(json.dumps(content))
 
 
@@ -311,14 +455,18 @@ Spoil = Callable[[Path, random.Random], str]
 CHECKPOINT = "checkpoint/"
 PLAN: dict[str, tuple[int, list[Spoil], list[str]]] = {
     "config.json": (
-        5, [spoil_json] * 4 + [spoil_bytes, spoil_place], ["load", "resume", "report"],
+        6, [spoil_json] * 4 + [spoil_counts] * 2 + [spoil_bytes, spoil_place],
+        ["load", "resume", "report"],
     ),
+    "config.json#settings": (3, [spoil_setting], ["edited"]),
+    "config.json#names": (1, [spoil_name], ["names"]),
     "history.jsonl": (
         4, [spoil_json] * 3 + [spoil_bytes, spoil_place], ["load", "resume", "report"],
     ),
     "metrics.jsonl": (2, [spoil_json, spoil_bytes, spoil_place], ["resume", "report"]),
     "front.json": (
-        5, [spoil_json] * 3 + [spoil_bytes, spoil_place], ["front", "pick", "finished", "report"],
+        5, [spoil_json] * 3 + [spoil_counts, spoil_bytes, spoil_place],
+        ["front", "pick", "finished", "report"],
     ),
     "front.png": (1, [spoil_place], ["resume"]),
     "samples.safetensors": (1, [spoil_bytes, spoil_place], ["resume"]),
@@ -333,7 +481,11 @@ PLAN: dict[str, tuple[int, list[Spoil], list[str]]] = {
     ),
     "checkpoint/state.pt": (6, [spoil_state] * 3 + [spoil_bytes, spoil_place], ["resume"]),
     "latency.json": (2, [spoil_json] * 3 + [spoil_bytes, spoil_place], ["device"]),
-    "child/config.json": (4, [spoil_json] * 4 + [spoil_bytes, spoil_place], ["child"]),
+    "child/config.json": (
+        5, [spoil_json] * 4 + [spoil_counts] * 2 + [spoil_bytes, spoil_place], ["child"],
+    ),
+    "child/config.json#own": (1, [spoil_export], ["overwrite"]),
+    "images/train/a/03.png": (2, [spoil_image], ["images"]),
     "child/model.safetensors": (2, [spoil_tensors] * 2 + [spoil_bytes, spoil_place], ["child"]),
     "settings.json": (3, [spoil_json] * 3 + [spoil_bytes, spoil_place], ["train"]),
 }  # fmt: skip
@@ -398,8 +550,10 @@ def refusals() -> Iterator[None]:
             raise AssertionError(f"more than one line: {str(error)[:200]!r}") from error
 
 
-def command(*arguments: str) -> None:
-    out, err = io.StringIO(), io.StringIO()
+def command(*arguments: str) -> int | None:
+    """Its exit code; None if it was still training when it was stopped."""
+    # A terminal takes no text that cannot be encoded.
+    out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
     code: Any = 0
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -407,14 +561,18 @@ def command(*arguments: str) -> None:
     except SystemExit as end:
         code = end.code
     except Enough:
-        return
+        return None
     said = err.getvalue()
-    refused = [line for line in said.splitlines() if line.startswith("joslim: ")]
-    if code not in (0, 1, 2) or len(refused) != (code != 0) or "Traceback" in said:
+    last = [*said.splitlines(), ""][-2 if said else 0]  # there may be warnings before it
+    if code not in (0, 1, 2) or (code and not last.startswith("joslim: ")) or "Traceback" in said:
         raise AssertionError(f"exit code {code}, {said[-300:]!r}")
-    bad = {c for c in out.getvalue() + said if not c.isprintable() and c != "\n"}
+    out.flush()
+    printed = out.buffer.getvalue().decode()  # type: ignore[attr-defined]
+    bad = {c for c in printed + said if not c.isprintable() and c != "\n"}
     if bad:
         raise AssertionError(f"control characters {bad} on the terminal")
+    assert isinstance(code, int)
+    return code
 
 
 def open_it(way: str, run: Path) -> None:
@@ -435,10 +593,46 @@ def open_it(way: str, run: Path) -> None:
             forward(joslim.load_child(run / "child"))
     elif way == "report":
         command("report", str(run), "-o", str(run / "page.html"))
+    elif way == "images":
+        train_on_images(run)
+    elif way == "names":
+        open_by_name(run)
+    elif way == "overwrite":
+        overwrite_export(run)
     elif way == "train":
         command("train", "--config", str(run / "settings.json"), "--out", str(run / "new"))
     else:
         command("resume", str(run))
+
+
+def train_on_images(run: Path) -> None:
+    flags = {**TINY, "steps": 2, "size": 8, "out": run / "new", "data": f"folder:{run / 'images'}"}
+    words = [(f"--{name.replace('_', '-')}", str(value)) for name, value in flags.items()]
+    command("train", "--model", "resnet8", *(word for pair in words for word in pair))
+
+
+def open_by_name(run: Path) -> None:
+    path = str(run / "names") + "/" + os.fsdecode((run / "names" / "NAME").read_bytes())
+    command("front", path)
+    command("report", path)
+    command("latency", path, "--json", "-o", path)
+    command("train", "--data", f"folder:{path}", "--out", path)
+    command("train", "--config", f"{path}.json", "--init", f"{path}.safetensors")
+    with contextlib.suppress(UserError):  # the line break of its name may be in it
+        joslim.load_child(path)
+
+
+def overwrite_export(run: Path) -> None:
+    before = tree(run / "child")
+    code = command("export", str(run), "-o", str(run / "child"), "--overwrite")
+    if code != 2 or tree(run / "child") != before:
+        raise AssertionError(f"files of others were overwritten, exit code {code}")
+
+
+def tree(folder: Path) -> dict[str, tuple[int, float]]:
+    """What lies there, and whether it was touched."""
+    found = {str(path): path.lstat() for path in folder.rglob("*")}
+    return {name: (known.st_size, known.st_mtime) for name, known in found.items()}
 
 
 # What must not happen meanwhile
@@ -532,7 +726,7 @@ class Fuzz:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        training.draw_run = lambda *_: None  # a second each time, and it reads nothing
+        driver.draw_run = lambda *_: None  # a second each time, and it reads nothing
         joslim.train(out=folder / "finished", **TINY)
         finished = joslim.load(folder / "finished")
         joslim.export(finished, finished.front[0], folder / "finished" / "child")
@@ -544,6 +738,8 @@ class Fuzz:
             made_up_times(folder / "finished").write(run / "latency.json")
         for name in ("front.png", "front.json", "samples.safetensors"):
             (folder / "stopped" / name).touch()
+        make_images(folder / "finished" / "images")
+        self.resumed = self.outcome_of_resuming(folder / "stopped")
         limit_steps(8)
         make_outside(folder / "outside")
         os.chdir(folder / "outside")
@@ -552,21 +748,51 @@ class Fuzz:
     def outcome(self, case: Case, debug: bool = False) -> tuple[str, str]:
         """ok, or what went wrong; and what was done to the file."""
         run = self.folder / "run"
-        source = "stopped" if case.way == "resume" else "finished"
+        source = "stopped" if case.way in ("resume", "edited") else "finished"
         shutil.rmtree(run, ignore_errors=True)
         shutil.copytree(self.folder / source, run)
-        how = case.spoil(run / case.file, case.rng)
+        how = case.spoil(run / case.file.partition("#")[0], case.rng)
         if case.file.startswith(CHECKPOINT) and case.rng.random() < 0.85:
             fit_checksums(run)
         torch.manual_seed(0)
         try:
             with within_seconds(), self.guard.watching(run):
-                open_it(case.way, run)
+                self.resume_edited(run) if case.way == "edited" else open_it(case.way, run)
         except (Exception, Hang) as error:
             if debug:
                 traceback.print_exc()
             return described(error), how
         return "ok", how
+
+    def outcome_of_resuming(self, stopped: Path) -> dict[str, bytes]:
+        """Weights and front of the run that was stopped, when nobody changes anything."""
+        shutil.copytree(stopped, self.folder / "resumed")
+        limit_steps(20)
+        assert command("resume", str(self.folder / "resumed")) == 0
+        return result_of(self.folder / "resumed")
+
+    def resume_edited(self, run: Path) -> None:
+        """A setting that was changed in the file is refused, or changes nothing."""
+        limit_steps(20)
+        code = command("resume", str(run))
+        limit_steps(8)
+        if code is None or (code == 0 and result_of(run) != self.resumed):
+            raise AssertionError("an edited setting was obeyed without a word")
+
+
+def result_of(run: Path) -> dict[str, bytes]:
+    names = ("front.json", "checkpoint/model.safetensors")
+    return {name: (run / name).read_bytes() for name in names}
+
+
+def make_images(folder: Path) -> None:
+    rng = random.Random(0)
+    for split, count in (("train", 20), ("val", 4)):
+        for name in "ab":
+            (folder / split / name).mkdir(parents=True)
+            for number in range(count):
+                image = Image.frombytes("RGB", (10, 10), rng.randbytes(300))
+                image.save(folder / split / name / f"{number:02}.png")
 
 
 def made_up_times(run: Path) -> DeviceFile:
@@ -589,10 +815,10 @@ def described(error: BaseException) -> str:
 
 def limit_steps(most: int) -> None:
     """A training raises Enough after so many steps."""
-    real = getattr(Job, "real_step", Job.step)
+    real = getattr(Trainer, "real_step", Trainer.step)
     made = 0
 
-    def step(self: Job, *batch: Any) -> None:
+    def step(self: Trainer, *batch: Any) -> None:
         nonlocal made
         if self.slimming.steps == 0:
             made = 0
@@ -602,7 +828,7 @@ def limit_steps(most: int) -> None:
             raise Enough
         real(self, *batch)
 
-    Job.real_step, Job.step = real, step  # type: ignore[attr-defined, method-assign]
+    Trainer.real_step, Trainer.step = real, step  # type: ignore[attr-defined, method-assign]
 
 
 def main() -> None:
@@ -636,11 +862,15 @@ def main() -> None:
     ]
     hangs = sum(fault.startswith("Hang") for fault in faults)
     outside = sum("outside of the run folder" in fault for fault in faults)
+    others = sum("were overwritten" in fault for fault in faults)
+    obeyed = sum("was obeyed" in fault for fault in faults)
     figures = {
         "cases": {"value": sum(tried.values()), "target": 2000, "ok": sum(tried.values()) >= 2000},
-        "tracebacks": at_most(len(faults) - hangs - outside, 0),
+        "tracebacks": at_most(len(faults) - hangs - outside - others - obeyed, 0),
         "hangs": at_most(hangs, 0),
         "written_outside": at_most(outside, 0),
+        "overwritten": at_most(others, 0),
+        "edits_obeyed": at_most(obeyed, 0),
         "megabytes_more": at_most(grown, MEGABYTES),
     }
     report(f"{sum(tried.values())} changed files", rows, figures)

@@ -18,9 +18,14 @@ from reporting import at_most, report
 from scipy.stats import spearmanr
 
 import joslim
-from joslim.costs.latency import CHILDREN, REPEATS, spread_children, with_both_ends
-from joslim.costs.latency_model import LatencyModel
-from joslim.costs.measuring import Setting, measure
+from joslim.costs.latency import (
+    CHILDREN,
+    REPEATS,
+    LatencyModel,
+    spread_children,
+    with_both_ends,
+)
+from joslim.costs.timing import Setting, measure
 
 HELD_OUT = 100
 TARGET = 0.05

@@ -19,7 +19,7 @@ from selenium.webdriver.chrome.service import Service
 
 import joslim
 from joslim.front import Front, Point
-from joslim.widths import Dim, Knob, WidthSpace
+from joslim.space import Dim, Knob, WidthSpace
 
 VISITS, CHILDREN, DIMS, STEPS = 5000, 300, 25, 100_000
 ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking")

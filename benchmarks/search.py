@@ -35,14 +35,19 @@ from reporting import at_most, report
 
 import joslim
 from joslim.data import Sweep, load_data
-from joslim.methods import PRESETS
 from joslim.search import History, searcher
-from joslim.search.rays import bring_by_single_knobs, from_unit, to_unit
-from joslim.search.scalarized import fit_process
-from joslim.search.surrogate import Surrogate, tamed
+from joslim.search.cost_targeting import (
+    bring_by_single_knobs,
+    cost_range,
+    from_unit,
+    to_unit,
+    uniform_target,
+)
+from joslim.search.gp import Surrogate, transform_losses
+from joslim.search.mobo import fit_process
 from joslim.search.targeted import Targeted
-from joslim.search.targets import cost_range, uniform_target
 from joslim.training.evaluate import score
+from joslim.training.methods import PRESETS
 
 Rows = list[dict[str, object]]
 Figures = dict[str, dict[str, object]]
@@ -283,7 +288,7 @@ def judges_of(
     scored = history.scored()
     points = to_unit(history.space, scored.matrix)
     botorchs = fit_process(points, scored.losses, ard=True, iterations=100)
-    own = Surrogate.fit(points, tamed(scored.losses))
+    own = Surrogate.fit(points, transform_losses(scored.losses))
 
     def by(process: Surrogate) -> Callable[[Sequence[joslim.Widths]], list[float]]:
         def predict(children: Sequence[joslim.Widths]) -> list[float]:

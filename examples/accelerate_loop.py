@@ -1,7 +1,7 @@
-"""The loop of Hugging Face accelerate, which brings devices and mixed precision.
+"""A training loop of Hugging Face accelerate, which handles devices and mixed precision.
 
-`Slimming.backward` stands in the place of `accelerator.backward`: it makes the passes of all
-widths, each with its own `loss.backward()`. Gradients of accumulated batches are summed.
+`Slimming.backward` replaces `accelerator.backward`: it runs the passes of all widths, each with its
+own `loss.backward()`. Gradients of accumulated batches are summed.
 
 pip install accelerate; python examples/accelerate_loop.py
 """

@@ -1,9 +1,9 @@
-"""Hold a latency target while the load of the machine changes, by choosing children at run time.
+"""Keep to a latency target while the load of the machine changes, by switching children (subnets).
 
 python examples/adaptive_inference.py RUN [--target MS] [--seconds 12] [-o adaptive.png]
 
-Images of the test set are classified batch after batch, for the middle third of the time beside
-processes that keep all cores busy: once by the full network alone, once with the controller.
+Classifies images of the test set batch after batch, once with the full network alone and once with
+the controller. In the middle third of the time, other processes keep all cores busy.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from matplotlib.figure import Figure
 import joslim
 
 BATCH = 1024
-# How much the newest measurement counts, and the part of the target that is aimed at: the times of
-# a busy machine scatter.
+# The weight of the newest measurement, and the share of the target to aim at, because times vary on
+# a busy machine.
 NEWEST = 0.3
 AIM = 0.85
 
 
 class Controller:
-    """Knows what every child takes on a quiet machine, and learns how much slower it is now."""
+    """Chooses a child by its latency on an idle machine and the slowdown at the moment."""
 
     def __init__(self, points: list[joslim.Point], quiet_ms: list[float], target_ms: float) -> None:
         self.points, self.quiet_ms, self.target_ms = points, quiet_ms, target_ms
         self.slowdown = 1.0
 
     def choose(self) -> int:
-        """The best child that meets the target at the present speed; else the fastest."""
+        """Return the best child that meets the target at the present speed, else the fastest."""
         fast_enough = [
             number
             for number, ms in enumerate(self.quiet_ms)
@@ -55,7 +55,7 @@ class Controller:
 
 @dataclass
 class Served:
-    """One batch: when, how long it took, which child, the share of right answers."""
+    """One batch: its start, its latency, the child, and the share of right answers."""
 
     second: float
     ms: float
@@ -66,9 +66,15 @@ class Served:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run")
-    parser.add_argument("--target", type=float, help="ms; by default 1.3 times the full network's")
-    parser.add_argument("--seconds", type=float, default=12, help="of each part (%(default)s)")
-    parser.add_argument("-o", "--out", default="adaptive.png", help="%(default)s")
+    parser.add_argument(
+        "--target", type=float, help="target in ms; by default 1.3 times that of the full network"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=12, help="duration of each part (%(default)s)"
+    )
+    parser.add_argument(
+        "-o", "--out", default="adaptive.png", help="picture to write (%(default)s)"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     try:
@@ -101,7 +107,7 @@ def main() -> None:
 def batches_of(
     images: torch.Tensor, labels: torch.Tensor
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """What arrives: random images of the test set, without end."""
+    """Yield random images of the test set without end."""
     generator = torch.Generator().manual_seed(0)
     while True:
         drawn = torch.randint(len(images), (BATCH,), generator=generator)
@@ -111,7 +117,7 @@ def batches_of(
 def measured_alone(
     net: joslim.SlimmableNet, points: list[joslim.Point], images: torch.Tensor
 ) -> list[float]:
-    """Milliseconds of each child: the median of passes in turns, after two to warm up."""
+    """Return the median latency of each child in ms, measured in turns after two warm-up passes."""
     times: list[list[float]] = [[] for _ in points]
     for _ in range(7):
         for point, own in zip(points, times):
@@ -136,7 +142,7 @@ def serving(
     choose: Callable[[], int],
     learn: Callable[[int, float], None],
 ) -> Iterator[Served]:
-    """Batch after batch for some seconds. A switch takes microseconds, so each may have its own."""
+    """Serve batches for some seconds, each with its own child: a switch takes microseconds."""
     start = time.perf_counter()
     for images, labels in stream:
         now = time.perf_counter() - start
@@ -151,7 +157,7 @@ def serving(
 
 @contextmanager
 def load_in_the_middle(seconds: float) -> Iterator[None]:
-    """Two busy processes for each core, in the second third of the time."""
+    """Run two busy processes for each core in the second third of the time."""
     begin = time.time() + seconds / 3
     code = (
         f"import time; time.sleep(max(0, {begin} - time.time()))\n"
@@ -224,7 +230,7 @@ def dress(axes: Axes, seconds: float) -> None:
 
 
 def smooth(values: list[float], middle: Callable[[list[float]], float]) -> list[float]:
-    """Over the last nine batches."""
+    """Smooth each value over the last nine batches."""
     return [middle(values[max(0, at - 8) : at + 1]) for at in range(len(values))]
 
 

@@ -1,4 +1,4 @@
-"""Open a folder that `joslim export` has made, with torch and safetensors alone.
+"""Open a folder written by `joslim export`, with torch and safetensors alone.
 
 python examples/open_child.py child
 """
@@ -19,10 +19,10 @@ Forward = Callable[[Tensor], Tensor]
 
 
 def open_child(folder: str | Path) -> tuple[Forward, dict[str, Any]]:
-    """The child as a function of pixels from 0 to 1, [n, channels, height, width]; its facts."""
+    """Return the child as a function of pixels in [0, 1], [n, c, h, w], and its metadata."""
     facts = json.loads((Path(folder) / "config.json").read_text())
     weights = dict(sorted(load_file(Path(folder) / "model.safetensors").items()))
-    # Of folders that you trust: torch.export.load may unpickle what a stranger put into the file.
+    # Only for folders that you trust: torch.export.load may unpickle content of the file.
     graph = torch.export.load(Path(folder) / "graph.pt2").module()
     mean, std = (torch.tensor(facts[name]).view(1, -1, 1, 1) for name in ("mean", "std"))
 

@@ -1,4 +1,4 @@
-"""Somebody else's loop: a network and a data set of your own, an ordinary DataLoader, and joslim.
+"""Your own training loop: your own network and data set, an ordinary DataLoader, and joslim.
 
 python examples/own_loop.py
 """
@@ -15,7 +15,7 @@ import joslim
 
 
 class Network(nn.Module):
-    """A residual connection and a concat. Nothing in it knows about joslim."""
+    """A network with a residual connection and a concatenation, without any joslim code."""
 
     def __init__(self) -> None:
         super().__init__()

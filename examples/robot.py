@@ -1,4 +1,4 @@
-"""A robot with three networks and one budget: trains them on different data, divides the budget.
+"""A robot with three networks and one budget: train them on different data, divide the budget.
 
 python examples/robot.py [FOLDER]
 """
@@ -17,7 +17,7 @@ import joslim
 
 
 def draw_obstacles(folder: Path, size: int = 24) -> None:
-    """Pictures with a box, a ball or a bar on a noisy ground."""
+    """Draw pictures with a box, a ball or a bar on a noisy background."""
     rng = np.random.default_rng(0)
     y, x = np.mgrid[:size, :size]
     for split, count in (("train", 120), ("val", 50)):
@@ -44,7 +44,7 @@ def network(classes: int) -> nn.Module:
 
 
 def main(folder: Path) -> None:
-    torch.manual_seed(0)  # of the weights that the networks begin with
+    torch.manual_seed(0)  # for the initial weights of the networks
     draw_obstacles(folder / "pictures")
     pictures = f"folder:{folder / 'pictures'}"
     common = {"low": 0.15, "steps": 70, "every": 14, "batch": 32, "front_images": 128}
@@ -56,7 +56,7 @@ def main(folder: Path) -> None:
     names = ("signs", "meters", "obstacles")
     fronts = [joslim.Front.read(folder / name) for name in names]
     for budget in (0.3e6, 0.8e6, 2e6):
-        # Obstacles count twice: to miss one is worse than to misread a sign.
+        # Obstacles count twice: missing one is worse than misreading a sign.
         found = joslim.allocate(fronts, macs=budget, weights=[1, 1, 2])
         shares = [f"{n} {p.costs['macs']:,}" for n, p in zip(names, found.points)]
         print(f"{budget:>11,.0f} macs: {found.error:6.1f} % in all; {', '.join(shares)}")

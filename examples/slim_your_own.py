@@ -1,4 +1,4 @@
-"""Slim a network of your own, price its children, cut one out, and check that it is the same.
+"""Make your own network slimmable, compute costs of its children (subnets), and cut one out.
 
 python examples/slim_your_own.py
 """
@@ -39,7 +39,7 @@ class Block(nn.Module):
 
 
 class Network(nn.Module):
-    """Nothing in it knows about joslim."""
+    """A small network without any joslim code."""
 
     def __init__(self, classes: int = 10) -> None:
         super().__init__()

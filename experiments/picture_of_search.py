@@ -12,11 +12,11 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import joslim
-from joslim.reports.figures import tick
+from joslim.search.cost_targeting import bring_to_cost, from_unit, to_unit
+from joslim.search.gp import Surrogate, transform_losses
 from joslim.search.history import History
-from joslim.search.rays import bring_to_cost, from_unit, to_unit
-from joslim.search.surrogate import Surrogate, tamed
 from joslim.search.targeted import Targeted
+from joslim.units import short_size
 
 BLUE, ORANGE, DARK, LIGHT = "#0072B2", "#D55E00", "#24292f", "#c9d1d9"
 TARGET = 0.35  # of the full cost
@@ -41,7 +41,7 @@ def main() -> None:
 def draw(history: History, picture: Path) -> None:
     rng = np.random.default_rng(0)
     space, cost, scored = history.space, history.cost, history.scored()
-    values = tamed(scored.estimates)
+    values = transform_losses(scored.estimates)
     surrogate = Surrogate.fit(to_unit(space, scored.matrix), values)
     target = TARGET * cost(space.full)
     drawn = rng.uniform(size=(POOL, len(space)))
@@ -62,7 +62,7 @@ def draw(history: History, picture: Path) -> None:
     axes.axvline(target, color=DARK, lw=0.8, ls=":")
     axes.set_xlabel("multiply-adds for one input", color=DARK)
     axes.set_ylabel("logarithm of the training loss", color=DARK)
-    axes.xaxis.set_major_formatter(lambda value, _: tick("macs", value))
+    axes.xaxis.set_major_formatter(lambda value, _: short_size("macs", value))
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=9)
     figure.savefig(picture)

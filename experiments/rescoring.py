@@ -19,7 +19,7 @@ import numpy as np
 
 import joslim
 from joslim.errors import UserError
-from joslim.runs.folder import read_lines
+from joslim.results.run_files import read_lines
 
 COSTS = 50
 

@@ -21,10 +21,10 @@ from typing import Any
 
 from study import METHODS, RATES, RESULTS, ROWS, SIZES, TUNED, kept
 
-from joslim.comparing.comparison import Comparison
-from joslim.comparing.entries import Entry
+from joslim.comparing import Comparison, Entry
 from joslim.front import Front
-from joslim.reports.bands import curve, draw_panels
+from joslim.results.groups import curve
+from joslim.results.plots import draw_panels
 
 DOCS = Path(__file__).parent.parent / "docs"
 TEMPLATE = Path(__file__).with_name("results_template.md")

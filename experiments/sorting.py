@@ -24,8 +24,8 @@ from rich.table import Table
 from torch import Tensor, nn
 
 import joslim
-from joslim.data.pickles import read_pickle
-from joslim.slimmable.ordering import (
+from joslim.data.cifar import read_pickle
+from joslim.slimmable.channel_order import (
     IMPORTANCE,
     Importance,
     Part,

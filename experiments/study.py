@@ -23,15 +23,14 @@ from typing import Any
 import torch
 
 import joslim
-from joslim.comparing.entries import Entry
-from joslim.data.files import ROOT_VARIABLE
+from joslim.comparing import Entry
+from joslim.data.download import ROOT_VARIABLE
 from joslim.errors import UserError
 from joslim.front import Front, Point
+from joslim.results.run_files import METRICS, last_metrics
 from joslim.runs.config import SEARCHING
-from joslim.runs.folder import METRICS
-from joslim.runs.job import make_job
-from joslim.runs.whereabouts import last_record
-from joslim.widths import WidthSpace
+from joslim.runs.setup import set_up
+from joslim.space import WidthSpace
 
 HOUSE = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
@@ -270,7 +269,7 @@ def judged_again(name: str, seed: int, out: Path) -> Entry:
     )
     torch.manual_seed(seed)
     start = time.perf_counter()
-    job = make_job(config)
+    job = set_up(config)
     job.net.load_state_dict(run.net.state_dict())
     job.slimming.steps = job.total_steps
     front = job.front()
@@ -334,7 +333,7 @@ def run_of(entry: Entry, front: Front) -> dict[str, Any]:
     return {
         "seed": entry.seed,
         "seconds": entry.seconds,
-        "parts": last_record(entry.path).get("parts", {}),
+        "parts": last_metrics(entry.path).get("parts", {}),
         "span": list(front.span),
         "children": children,
     }

@@ -1,18 +1,19 @@
-"""Joslim: one trained network, every size.
+"""One trained network, every size: slimmable neural networks for PyTorch.
 
     net = joslim.slim(model, example_input)      make an ordinary network slimmable
-    with net.at(widths): net(x)                  run it as any of its children
+    with net.at(widths): net(x)                  run it as one of its children (subnets)
     joslim.cost("macs", net)(widths)             price a child without running it
     net.child(widths)                            cut a child out as an ordinary module
     joslim.train("resnet20", "cifar100")         train weights and widths jointly
-    joslim.Slimming(net, ...)                    the same in a loop of one's own
-    joslim.load("runs/a").front.pick(macs=20e6)  the child that fits a budget
-    joslim.allocate(fronts, latency_ms=30)       one budget for many networks
-    joslim.compare(["slim", "joslim"], out="c")  methods over seeds, in one table
-    joslim.export(run, point, "a.onnx")          the child as a file that has been checked
-    joslim.report("runs/a", "a.html")            everything about a run, on one page
+    joslim.Slimming(net, ...)                    the same in your own training loop
+    joslim.load("runs/a").front.pick(macs=20e6)  choose from the Pareto front for a budget
+    joslim.allocate(fronts, latency_ms=30)       share one budget among many networks
+    joslim.compare(["slim", "joslim"], out="c")  compare methods over seeds in one table
+    joslim.export(run, point, "a.onnx")          write a child to a file, and check the file
+    joslim.report("runs/a", "a.html")            show everything about a run on one page
 
-Names are imported when they are first used, so that the command line answers without torch.
+Names are imported when they are first used, so that the command line answers without loading
+PyTorch.
 """
 
 from __future__ import annotations
@@ -29,14 +30,15 @@ if TYPE_CHECKING:
     from joslim.deploy import export, load_child
     from joslim.errors import RunFailed, UserError
     from joslim.front import Front, Point
-    from joslim.loop import Slimming, explore
-    from joslim.methods import METHODS, PRESETS
+    from joslim.runs.driver import train
     from joslim.runs.report import report
     from joslim.runs.run import Run, load
-    from joslim.runs.training import train
     from joslim.search import SEARCHERS, History, Searcher
     from joslim.slimmable import SlimmableNet, batch_statistics, recalibrate, slim, sort_channels
-    from joslim.widths import Dim, Knob, Widths, WidthSpace
+    from joslim.space import Dim, Knob, Widths, WidthSpace
+    from joslim.training.exploring import explore
+    from joslim.training.methods import METHODS, PRESETS
+    from joslim.training.slimming import Slimming
 
 __version__ = "0.2.0"
 
@@ -47,7 +49,7 @@ _HOME = {
     "Comparison": "joslim.comparing",
     "compare": "joslim.comparing",
     "COSTS": "joslim.costs",
-    "Cost": "joslim.costs",
+    "Cost": "joslim.costs.base",
     "cost": "joslim.costs",
     "DATASETS": "joslim.data",
     "Data": "joslim.data",
@@ -58,14 +60,14 @@ _HOME = {
     "load_child": "joslim.deploy",
     "Front": "joslim.front",
     "Point": "joslim.front",
-    "Slimming": "joslim.loop",
-    "explore": "joslim.loop",
-    "METHODS": "joslim.methods",
-    "PRESETS": "joslim.methods",
+    "Slimming": "joslim.training.slimming",
+    "explore": "joslim.training.exploring",
+    "METHODS": "joslim.training.methods",
+    "PRESETS": "joslim.training.methods",
     "Run": "joslim.runs.run",
     "load": "joslim.runs.run",
     "report": "joslim.runs.report",
-    "train": "joslim.runs.training",
+    "train": "joslim.runs.driver",
     "SEARCHERS": "joslim.search",
     "History": "joslim.search",
     "Searcher": "joslim.search",
@@ -74,10 +76,10 @@ _HOME = {
     "batch_statistics": "joslim.slimmable",
     "recalibrate": "joslim.slimmable",
     "slim": "joslim.slimmable",
-    "Dim": "joslim.widths",
-    "Knob": "joslim.widths",
-    "Widths": "joslim.widths",
-    "WidthSpace": "joslim.widths",
+    "Dim": "joslim.space",
+    "Knob": "joslim.space",
+    "Widths": "joslim.space",
+    "WidthSpace": "joslim.space",
 }
 
 __all__ = [

@@ -1,6 +1,6 @@
-"""One budget, many networks: the combination of children with the least total weighted error.
+"""One budget for many networks: the combination of children with the least total weighted error.
 
-Lower is better. Exact: an answer comes with the proof that no other combination beats it.
+The result is exact: the search ends with a proof that no other combination is better.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joslim.errors import UserError, unknown
+from joslim.files import json_number, shown
 from joslim.front import Budget, Front, Point, checked_budget, non_dominated
-from joslim.sizes import enough, typed
-from joslim.untrusted import json_number, shown
+from joslim.units import exact_size, sufficient_size
 
 Floats = NDArray[np.float64]
 Positions = NDArray[np.intp]
 OwnCost = Callable[[list[Point]], float]
 
 COMBINED = ("sum", "max")
-# A function of one's own is asked for one combination after the other.
-MOST_COMBINATIONS = 10**6
+# A function of the user is called for one combination after the other.
+COMBINATIONS_LIMIT = 10**6
 # Budgets are sums of floats: 0.1 + 0.2 fits 0.3.
 ROUNDING = 1e-12
 # Errors that differ by less than this share of the largest one are equal.
@@ -34,13 +34,27 @@ EQUAL = 1e-9
 # How many partial combinations the search keeps at first, and at most.
 FIRST_WIDTH = 256
 LAST_WIDTH = 256 * 4**3
-# What SciPy's solver takes for equal.
+# Twice the tolerance of SciPy's solver.
 SOLVER = 2e-6
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """A child for each network, in their order. `costs` has the totals of what has a budget."""
+    """One child (subnet) for each of several networks, chosen under common budgets.
+
+    Attributes:
+        points: The children, in the order of the networks.
+        weights: Weights of the errors.
+        measure: The error that was minimized: "val_error", or "train_loss" if some child has no
+            validation error.
+        costs: Total cost by the name of the budget.
+
+    Examples:
+        >>> front = joslim.load("runs/digits").front
+        >>> allocation = joslim.allocate([front, front], macs=2 * front[-1].costs["macs"])
+        >>> sum(point.costs["macs"] for point in allocation.points) == allocation.costs["macs"]
+        True
+    """
 
     points: tuple[Point, ...]
     weights: tuple[float, ...]
@@ -49,19 +63,22 @@ class Allocation:
 
     @property
     def error(self) -> float:
-        """The total weighted error that was made small: of validation, or else training loss."""
-        return weighted_total(self.points, self.weights, self.measure)
+        """Total weighted error that was minimized."""
+        return self._total(self.measure)
 
     @property
     def test_error(self) -> float | None:
-        """The total weighted error on the test sets, which nothing was chosen by."""
+        """Total weighted test error, which nothing was chosen by; None if some child has none."""
         if any(point.test_error is None for point in self.points):
             return None
-        return weighted_total(self.points, self.weights, "test_error")
+        return self._total("test_error")
+
+    def _total(self, measure: str) -> float:
+        return float(sum(w * getattr(p, measure) for w, p in zip(self.weights, self.points)))
 
 
 def front_of(front: Any) -> Front:
-    """A front, or that of a run."""
+    """The front that was given, or the front of the run."""
     found = getattr(front, "front", front)
     if not isinstance(found, Front):
         raise UserError(f"fronts: {shown(front)} is neither a front nor a run")
@@ -78,14 +95,32 @@ def allocate(
     budget: float | None = None,
     **budgets: Budget,
 ) -> Allocation:
-    """The children with the least total weighted error that are within all budgets together.
+    """Choose one child (subnet) for each of several networks, with the least total error within
+    common budgets.
 
-    fronts: of the networks, or their runs. Budgets are named as the costs are (`macs="20M"`,
-    `latency_ms=30`). The error is that of validation: errors of different networks can be added,
-    training losses, which a front picks by, cannot. Costs of the networks add up; with
-    `memory_as="max"` the memory is that of the largest, as it is for networks that run one after
-    the other. `cost` is a function of one's own, from a list of one child for each network to a
-    number that may be at most `budget`.
+    The error is the validation error: errors of different networks can be added, training losses
+    cannot. The result is exact: no other combination that fits has a smaller total.
+
+    Args:
+        fronts: Pareto fronts of the networks, or their runs.
+        weights: Weight of the error of each network; by default 1.
+        memory_as: "sum" if the networks are in memory together, "max" if they run one after the
+            other.
+        cost: A function of your own from a list of points, one for each network, to a number.
+        budget: The largest value of this function.
+        budgets: Largest total cost by name: `macs="20M"`, `latency_ms=30`.
+
+    Returns:
+        The chosen children.
+
+    Raises:
+        UserError: No combination fits, or a budget is unknown or not known for all networks.
+
+    Examples:
+        >>> first, second = joslim.load("runs/digits"), joslim.load("runs/digits")
+        >>> allocation = joslim.allocate([first, second], weights=[2, 1], macs="1M")
+        >>> allocation.costs["macs"] <= 1e6
+        True
     """
     fronts = [front_of(front) for front in fronts]
     factors = checked_weights(weights, len(fronts))
@@ -93,7 +128,9 @@ def allocate(
     limits = checked_budgets(fronts, budgets, memory_as)
     check_least(fronts, limits, memory_as)
     measure = shared_measure(fronts)
-    children = fitting_alone(fronts, limits)
+    # A child that exceeds a budget alone does so in every combination.
+    most = {name: limit * (1 + ROUNDING) for name, limit in limits.items()}
+    children = [[p for p in f if all(p.costs[n] <= m for n, m in most.items())] for f in fronts]
     if not all(children):
         raise nothing_fits(children, limits)
     summed = {n: m for n, m in limits.items() if not is_maximum(n, memory_as)}
@@ -118,7 +155,7 @@ def curve(
     weights: Sequence[float] | None = None,
     memory_as: str = "sum",
 ) -> list[Allocation]:
-    """Every allocation that is the best one for some budget of this cost, the cheapest first."""
+    """All allocations that are the best for some budget of this cost, the cheapest first."""
     factors = checked_weights(weights, len(fronts))
     checked_budgets(fronts, {cost: 1.0}, memory_as)
     measure = shared_measure(fronts)
@@ -128,31 +165,38 @@ def curve(
         own = np.array([point.costs[cost] for point in front], dtype=np.float64)
         costs = combine.outer(costs, own).ravel()
         errors = np.add.outer(errors, weighted(front, factor, measure)).ravel()
-        # What is beaten now stays beaten, whatever is added to both: sums of floats are monotone.
+        # A dominated combination stays dominated, whatever is added: sums of floats are monotone.
         kept = np.flatnonzero(non_dominated(errors, costs))
         kept = kept[np.argsort(costs[kept])]
         costs, errors = costs[kept], errors[kept]
         chosen = extended(chosen, kept, np.arange(len(front)))
-    steps = lower_by_more_than_rounding(errors)
+    # Steps that are nothing but rounding are left out of the falling sequence.
+    steps = [0]
+    for at, error in enumerate(errors.tolist()):
+        if error < errors[steps[-1]] - EQUAL * max(1.0, abs(errors[0])):
+            steps.append(at)
     return [
         Allocation(points, factors, measure, {cost: total(points, cost, memory_as)})
         for points in (tuple(f[at] for f, at in zip(fronts, row)) for row in chosen[steps])
     ]
 
 
-# Exactly, for sums
+# The exact search for summed costs
 #
-# Any prices for the budgets give a lower bound of the total error (Lagrange): the sum over the
-# networks of their least error plus priced cost, minus the prices of the budgets. What a child
-# lies above the least of its network, its excess, adds to that bound. Hence a combination that
-# was thrown away has at least the error bound + its excess, and an answer that is not above that
-# is proven. Good prices (those of the linear relaxation) make the proof short; bad ones only long.
+# Any prices for the budgets give a lower bound of the total error (Lagrangian relaxation): the sum
+# over the networks of their least error plus priced cost, minus the prices of the budgets. The
+# excess of a child over the least value of its network adds to that bound. Hence a combination that
+# was discarded has at least the error bound + its excess, and a result that is not above that is
+# proven to be optimal. Good prices (of the linear relaxation) make the proof short; bad prices only
+# make it long.
 
 
 def solve(errors: list[Floats], shares: list[Floats]) -> list[int] | None:
-    """errors: [n] of each network, shares: [n, budgets] of the budgets -> a child of each.
+    """Choose a child of each network; None if no combination has sums of shares within 1.
 
-    None if no combination has sums of shares within 1.
+    Args:
+        errors: Weighted errors of the children of each network: [n].
+        shares: Shares that they take of the budgets: [n, budgets].
     """
     scale = max(float(np.abs(e).max()) for e in errors) or 1.0
     errors = [e / scale for e in errors]
@@ -167,7 +211,7 @@ def solve(errors: list[Floats], shares: list[Floats]) -> list[int] | None:
         chosen, cut = narrow_search(errors, shares, excess, width, gap)
         if chosen is not None:
             best, gap = chosen, min(gap, chosen_sum(errors, chosen) - bound + EQUAL)
-        if cut >= gap:  # both are infinite if nothing was thrown away, and nothing fits
+        if cut >= gap:  # both are infinite if nothing was discarded, and nothing fits
             return best
         if width == LAST_WIDTH:
             found = [solve_by_branching(errors, shares, excess, gap), best]
@@ -179,10 +223,10 @@ def solve(errors: list[Floats], shares: list[Floats]) -> list[int] | None:
 def solve_by_branching(
     errors: list[Floats], shares: list[Floats], excess: list[Floats], gap: float
 ) -> list[int] | None:
-    """For many budgets that pull in different directions: slower, but sure to end.
+    """Solve by integer programming, which is slower but ends for many conflicting budgets.
 
-    SciPy's solver takes sums of up to 1 + 1e-6 for 1: what it then finds above 1 is refused, and
-    looked for again below.
+    SciPy's solver accepts sums of up to 1 + 1e-6. If its result is above 1, it is refused, and the
+    problem is solved again with a smaller limit.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp  # type: ignore[import-untyped]
 
@@ -210,15 +254,17 @@ def solve_by_branching(
 def narrow_search(
     errors: list[Floats], shares: list[Floats], excess: list[Floats], width: int, gap: float
 ) -> tuple[list[int] | None, float]:
-    """The best of the combinations that are kept, and the least excess that was thrown away.
+    """Beam search: the best combination that is kept, and the least excess that was discarded.
 
-    Network by network; of partial combinations that can still fit with an excess within the gap,
-    the `width` with the least excess are kept, of equals those with the smaller shares.
+    It goes network by network. Of the partial combinations that can still fit with an excess within
+    the gap, the `width` with the least excess are kept; of equals those with the smaller shares.
     """
     count = shares[0].shape[1]
     error, share, above = np.zeros(1), np.zeros((1, count)), np.zeros(1)
     chosen, cut = np.zeros((1, 0), dtype=np.intp), math.inf
-    for at, rest in enumerate(rests(shares)):
+    cheapest = [network.min(axis=0) for network in shares]
+    for at in range(len(shares)):
+        rest = np.sum(cheapest[at + 1 :], axis=0)  # the least that all later networks take
         own = np.flatnonzero(excess[at] <= gap)
         share = (share[:, None] + shares[at][own]).reshape(len(error) * len(own), count)
         error = np.add.outer(error, errors[at][own]).ravel()
@@ -241,7 +287,7 @@ def narrow_search(
 
 
 def prices_of_budgets(errors: list[Floats], shares: list[Floats]) -> Floats | None:
-    """[budgets]: what a share of each is worth, by linear programming; None if nothing fits."""
+    """Dual prices of the budgets by linear programming: [budgets]; None if nothing fits."""
     from scipy.optimize import linprog  # type: ignore[import-untyped]
 
     count = shares[0].shape[1]
@@ -257,26 +303,20 @@ def prices_of_budgets(errors: list[Floats], shares: list[Floats]) -> Floats | No
     )
     if result.status == 2:
         return None
-    # Whatever else may go wrong in there: prices of zero are good prices as well.
+    # If the solver fails for another reason, prices of zero are valid too.
     return np.maximum(-result.ineqlin.marginals, 0) if result.status == 0 else np.zeros(count)
 
 
 def one_of_each(sizes: list[int]) -> Any:
-    """[networks, children of all of them], sparse: whose child it is."""
+    """Sparse matrix [networks, children of all networks] with a 1 where the child belongs."""
     from scipy.sparse import csr_array  # type: ignore[import-untyped]
 
     owner = np.repeat(np.arange(len(sizes)), sizes)
     return csr_array((np.ones(len(owner)), (owner, np.arange(len(owner)))))
 
 
-def rests(shares: list[Floats]) -> list[Floats]:
-    """For each network, the least that all those after it take."""
-    least = [share.min(axis=0) for share in shares]
-    return [np.sum(least[at + 1 :], axis=0) for at in range(len(least))]
-
-
 def extended(chosen: Positions, kept: Positions, own: Positions) -> Positions:
-    """Partial combinations, each with one more child, of the pairs that are kept."""
+    """Add one more child to the partial combinations, for the pairs that are kept."""
     return np.concatenate([chosen[kept // len(own)], own[kept % len(own)][:, None]], axis=1)
 
 
@@ -284,16 +324,7 @@ def chosen_sum(values: list[Floats], chosen: list[int]) -> float:
     return sum(float(v[at]) for v, at in zip(values, chosen))
 
 
-def lower_by_more_than_rounding(errors: Floats) -> list[int]:
-    """Positions of a falling sequence, without steps that are nothing but rounding."""
-    kept = [0]
-    for at, error in enumerate(errors.tolist()):
-        if error < errors[kept[-1]] - EQUAL * max(1.0, abs(errors[0])):
-            kept.append(at)
-    return kept
-
-
-# A function of one's own, about which nothing is known
+# The search for a function of the user, about which nothing is known
 
 
 def solve_by_trying(
@@ -303,12 +334,12 @@ def solve_by_trying(
     cost: OwnCost,
     budget: float,
 ) -> list[int] | None:
-    """In the order of their error: the first combination that fits is the best."""
+    """Try combinations in the order of their error: the first one that fits is the best."""
     count = math.prod(len(kids) for kids in children)
-    if count > MOST_COMBINATIONS:
+    if count > COMBINATIONS_LIMIT:
         raise UserError(
-            f"cost: {count} combinations are too many for a function of one's own, "
-            f"{MOST_COMBINATIONS} are allowed; give fewer networks or shorter fronts"
+            f"cost: {count} combinations are too many for your own function, "
+            f"{COMBINATIONS_LIMIT} are allowed; give fewer networks or shorter fronts"
         )
     sizes, least = [len(kids) for kids in children], math.inf
     for at in np.argsort(reduce(np.add.outer, errors), axis=None, kind="stable"):
@@ -316,19 +347,19 @@ def solve_by_trying(
         share = reduce(add, (s[i] for s, i in zip(shares, chosen)))
         if not (share <= 1 + ROUNDING).all():
             continue
-        value = asked(cost, [kids[i] for kids, i in zip(children, chosen)])
+        value = own_cost(cost, [kids[i] for kids, i in zip(children, chosen)])
         if value <= budget * (1 + ROUNDING):
             return chosen
         least = min(least, value)
     if math.isinf(least):
         return None
     raise UserError(
-        f"budget: no combination of {len(children)} networks fits {typed('budget', budget)}, the "
-        f"least that the function gives is {enough('budget', least)}"
+        f"budget: no combination of {len(children)} networks fits {exact_size('budget', budget)}, "
+        f"the least that the function gives is {sufficient_size('budget', least)}"
     )
 
 
-def asked(cost: OwnCost, points: list[Point]) -> float:
+def own_cost(cost: OwnCost, points: list[Point]) -> float:
     value = cost(points)
     try:
         number = float(value)
@@ -343,7 +374,7 @@ def asked(cost: OwnCost, points: list[Point]) -> float:
 
 
 def shared_measure(fronts: Sequence[Front]) -> str:
-    """What is made small: the validation error if all children have one, else training loss."""
+    """The measure to minimize: validation error if all children have one, else training loss."""
     known = all(front.errors("val_error") is not None for front in fronts)
     return "val_error" if known else "train_loss"
 
@@ -352,12 +383,8 @@ def weighted(points: Sequence[Point], weight: float, measure: str) -> Floats:
     return weight * np.array([getattr(point, measure) for point in points], dtype=np.float64)
 
 
-def weighted_total(points: Sequence[Point], weights: Sequence[float], measure: str) -> float:
-    return float(sum(w * getattr(p, measure) for w, p in zip(weights, points)))
-
-
 def shares_of(points: Sequence[Point], budgets: dict[str, float]) -> Floats:
-    """[points, budgets]: the part of each budget that a child takes."""
+    """Shares of the budgets that each child takes: [points, budgets]."""
     rows = [[point.costs[name] / most for name, most in budgets.items()] for point in points]
     return np.array(rows, dtype=np.float64).reshape(len(points), len(budgets))
 
@@ -371,16 +398,7 @@ def total(points: Sequence[Point], name: str, memory_as: str) -> float:
     return max(values) if is_maximum(name, memory_as) else reduce(add, values)
 
 
-def fitting_alone(fronts: Sequence[Front], budgets: dict[str, float]) -> list[list[Point]]:
-    """What exceeds a budget on its own does so in company."""
-    limits = {name: most * (1 + ROUNDING) for name, most in budgets.items()}
-    return [
-        [p for p in front if all(p.costs[n] <= limit for n, limit in limits.items())]
-        for front in fronts
-    ]
-
-
-# What is wrong with the input
+# Checks of the input
 
 
 def checked_weights(weights: Sequence[float] | None, count: int) -> tuple[float, ...]:
@@ -397,7 +415,7 @@ def checked_weights(weights: Sequence[float] | None, count: int) -> tuple[float,
 
 def check_own(cost: OwnCost | None, budget: float | None, budgets: Mapping[str, Budget]) -> None:
     if (cost is None) != (budget is None):
-        raise UserError("budget: it belongs to cost, a function of one's own; give both or none")
+        raise UserError("budget: it belongs to cost, a function of your own; give both or none")
     if cost is not None and not callable(cost):
         raise UserError(f"cost: {shown(cost)} is not a function of a list of points")
     if budget is not None:
@@ -409,7 +427,7 @@ def check_own(cost: OwnCost | None, budget: float | None, budgets: Mapping[str, 
 def checked_budgets(
     fronts: Sequence[Front], budgets: Mapping[str, Budget], memory_as: str
 ) -> dict[str, float]:
-    """As numbers, if all fronts can keep them."""
+    """Convert budgets to numbers, and refuse those that a front does not know."""
     if memory_as not in COMBINED:
         raise unknown("memory_as", str(memory_as), COMBINED)
     limits = {name: checked_budget(name, most) for name, most in budgets.items()}
@@ -422,22 +440,22 @@ def checked_budgets(
 
 
 def check_least(fronts: Sequence[Front], budgets: dict[str, float], memory_as: str) -> None:
-    """Each budget has to hold the cheapest children, before they are asked for together."""
+    """Refuse a budget that is below the total of the cheapest children."""
     for name, most in budgets.items():
         cheapest = [min(front, key=lambda point: point.costs[name]) for front in fronts]
         least = total(cheapest, name, memory_as)
         if least > most * (1 + ROUNDING):
             largest = is_maximum(name, memory_as)
             how = "children: the largest of them costs" if largest else "children together cost"
-            needed = enough(name, least)
+            needed = sufficient_size(name, least)
             raise UserError(
-                f"{name}: no combination of {len(fronts)} networks fits {typed(name, most)}, their "
-                f"cheapest {how} {needed}; type {needed} or more"
+                f"{name}: no combination of {len(fronts)} networks fits {exact_size(name, most)}, "
+                f"their cheapest {how} {needed}; type {needed} or more"
             )
 
 
 def nothing_fits(children: list[list[Point]], budgets: dict[str, float]) -> UserError:
-    together = ", ".join(f"{name} {typed(name, most)}" for name, most in budgets.items())
+    together = ", ".join(f"{name} {exact_size(name, most)}" for name, most in budgets.items())
     return UserError(
         f"budget: no combination of {len(children)} networks fits {together} together, "
         "though each of these alone can be kept; raise one of them"

@@ -1,4 +1,4 @@
-"""What joslim raises on purpose: a user's mistake, a run that failed, a run that was stopped."""
+"""The exceptions of joslim: a mistake of the user, a run that failed, a run that was stopped."""
 
 from __future__ import annotations
 
@@ -7,17 +7,40 @@ from collections.abc import Iterable
 
 
 class UserError(ValueError):
-    """Bad input. Its message is one line: the field, the value, what is allowed, what to type."""
+    """Bad input. The message is one line: the field, the value, what is allowed and what to type.
+
+    It is a `ValueError`. The command line prints the line and exits with code 2.
+
+    Examples:
+        >>> joslim.load_data("mnist")
+        Traceback (most recent call last):
+            ...
+        joslim.errors.UserError: data: unknown name 'mnist'; allowed: digits, ...
+    """
 
 
 class RunFailed(RuntimeError):
-    """A training that cannot go on. Its message is one line: what happened, where, what is kept."""
+    """A run that cannot go on. The message is one line: what happened, where, and what is kept.
+
+    It is a `RuntimeError`. The command line prints the line and exits with code 1.
+
+    Examples:
+        >>> net = joslim.slim(joslim.models.resnet8(), torch.zeros(1, 3, 32, 32))
+        >>> x, y = torch.full((4, 3, 32, 32), float("nan")), torch.zeros(4, dtype=torch.long)
+        >>> optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        >>> slimming = joslim.Slimming(net, total_steps=10, scoring=[(x, y)])
+        >>> try:
+        ...     slimming.step(x, y, optimizer, nn.functional.cross_entropy)
+        ... except joslim.RunFailed:
+        ...     print("the weights are as they were before the step")
+        the weights are as they were before the step
+    """
 
 
 class Stopped(BaseException):
-    """A training that a signal ended in good order. Its message says how to go on.
+    """A training that a signal ended in good order. Its message says how to resume.
 
-    Like KeyboardInterrupt it is no Exception: nobody should catch it by accident.
+    Like KeyboardInterrupt it is no Exception, so that `except Exception` does not catch it.
     """
 
     def __init__(self, message: str, signal: int) -> None:
@@ -26,7 +49,7 @@ class Stopped(BaseException):
 
 
 def unknown(field: str, value: str, allowed: Iterable[str], most: int = 8) -> UserError:
-    """An unknown name: lists all that is allowed if that is short, else the nearest names."""
+    """Make the error for an unknown name: it lists all allowed names, or the nearest of many."""
     names = list(allowed)
     if len(names) <= most:
         hint = f"allowed: {', '.join(names)}"
@@ -34,3 +57,8 @@ def unknown(field: str, value: str, allowed: Iterable[str], most: int = 8) -> Us
         near = difflib.get_close_matches(value, names, n=3, cutoff=0.0)
         hint = f"nearest of {len(names)}: {', '.join(near)}"
     return UserError(f"{field}: unknown name {value!r}; {hint}")
+
+
+def reason(error: BaseException, most: int = 300) -> str:
+    """Type and message of an exception of other code, on one short line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:most]

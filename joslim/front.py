@@ -1,13 +1,13 @@
-"""The front: the children worth having, and the one among them that fits a budget.
+"""The Pareto front of children, and the child of it that fits a budget.
 
-Lower is better for every number here but the hypervolume, which is the only one that says so.
-A front is read and used without torch and without the code of the network.
+Lower is better for every number here but the hypervolume. A front is read and used without torch
+and without the code of the network.
 """
 
 from __future__ import annotations
 
-import json
 import keyword
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,32 +17,59 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from joslim.costs import COSTS, cost_info
 from joslim.errors import UserError, unknown
-from joslim.sizes import enough, parse_size, typed
-from joslim.untrusted import json_count, json_name, json_number, json_rows, json_value, shown
-from joslim.widths import Widths, WidthSpace
+from joslim.files import (
+    JSON_LIMIT,
+    STEPS_LIMIT,
+    json_count,
+    json_name,
+    json_number,
+    json_rows,
+    json_value,
+    read_json,
+    shown,
+)
+from joslim.space import Widths, WidthSpace
+from joslim.units import exact_size, parse_size, sufficient_size
 
 FILE = "front.json"
-MOST_BYTES = 64 * 10**6
-MOST_CHILDREN = 10_000
-MOST_POINTS = 100_000
+# Files in which the newest checkpoint of a run states its step. A crash between two renames leaves
+# the second name only.
+SUMMARIES = ("checkpoint/checkpoint.json", "checkpoint.old/checkpoint.json")
+CHILDREN_LIMIT = 10_000
 
 # A number, or a text as on the command line: "20M", "64KiB".
 Budget = float | str
 
-# Every child has these; latency_ms only where it was measured.
-COUNTED = ("macs", "params", "memory")
-LATENCY = "latency_ms"
+LATENCY = COSTS["latency"].key
 ERRORS = ("test_error", "val_error")
-# What else a child has in the file; `latency` is the name of the cost that latency_ms measures.
-FIELDS = ("widths", "channels", "train_loss", *ERRORS)
-# `joslim pick --json` adds two more.
+MEASURES = ("train_loss", *ERRORS)
+# Fields of a child in front.json besides its costs.
+FIELDS = ("widths", "channels", *MEASURES)
+# Names that a cost of the user's own may not have. `joslim pick --json` adds the last two fields;
+# "latency" is the name of the cost whose key is latency_ms.
 RESERVED = (*FIELDS, "latency", "margin", "next_better")
 
 
 @dataclass(frozen=True)
 class Point:
-    """One child of the front. Errors are in percent; they are None until they are measured."""
+    """One child (subnet) of a Pareto front, with what was measured of it.
+
+    Attributes:
+        widths: The child.
+        costs: Price by cost name: "macs", "params", "memory", and others that the front knows.
+        train_loss: Loss on un-augmented training images, by which `Front.pick` chooses.
+        val_error: Validation error in percent, or None if it was not measured.
+        test_error: Test error in percent, or None if it was not measured.
+
+    Examples:
+        >>> point = joslim.load("runs/digits").front[0]
+        >>> sorted(point.costs)
+        ['macs', 'memory', 'params']
+        >>> 0 <= point.test_error <= 100
+        True
+    """
 
     widths: Widths
     costs: dict[str, float]
@@ -51,13 +78,14 @@ class Point:
     test_error: float | None = None
 
     def __post_init__(self) -> None:
-        """Numbers of numpy become Python's own: only those can be written as JSON."""
+        """Convert numbers of numpy to Python's own, which can be written as JSON."""
         costs = {name: plain(value) for name, value in self.costs.items()}
         object.__setattr__(self, "costs", costs)
-        for name in ("train_loss", *ERRORS):
+        for name in MEASURES:
             object.__setattr__(self, name, plain(getattr(self, name)))
 
     def to_json(self) -> dict[str, Any]:
+        """Return the fields of this child as front.json holds them."""
         return {
             "widths": self.widths.multipliers.tolist(),
             "channels": self.widths.channels,
@@ -69,16 +97,31 @@ class Point:
 
 
 class Front(Sequence[Point]):
-    """Children sorted by the cost that the search has looked at.
+    """A Pareto front: the children (subnets) that no other child beats in both loss and cost.
 
-    `cost` is its name ("macs", ..., or that of a cost of one's own), `span` is what the smallest
-    and the full network cost.
+    It is a sequence of `Point`, sorted by cost.
+
+    Attributes:
+        cost: Name of the cost that the search minimized: "macs", "params", "memory", "latency" or
+            your own.
+        span: Cost of the smallest and of the full network.
+
+    Raises:
+        UserError: There is no point, a point lacks a cost, or a number is not finite.
+
+    Examples:
+        >>> front = joslim.load("runs/digits").front
+        >>> point = front.pick(macs="600K")
+        >>> point.costs["macs"] <= 600e3
+        True
+        >>> all(a.costs["macs"] < b.costs["macs"] for a, b in zip(front, front[1:]))
+        True
     """
 
     def __init__(self, points: Iterable[Point], cost: str, span: tuple[float, float]) -> None:
         found = tuple(points)
-        if not 1 <= len(found) <= MOST_CHILDREN:
-            raise UserError(f"children: {len(found)} given, 1 to {MOST_CHILDREN} are allowed")
+        if not 1 <= len(found) <= CHILDREN_LIMIT:
+            raise UserError(f"children: {len(found)} given, 1 to {CHILDREN_LIMIT} are allowed")
         self.cost = cost
         check_points(found, self.key)
         self.span = checked_span(span)
@@ -86,9 +129,19 @@ class Front(Sequence[Point]):
 
     @classmethod
     def of(cls, points: Iterable[Point], cost: str, span: tuple[float, float]) -> Front:
-        """The non-dominated points by training loss and cost.
+        """Keep the non-dominated points by training loss and cost.
 
-        What is not finite is left out; see `non_dominated` for ties.
+        Points whose loss or cost is not finite are left out. Of points with equal costs the one
+        with the least loss stays, of equal losses the one with the least cost, and of points that
+        are equal in both the first.
+
+        Args:
+            points: Children, dominated or not.
+            cost: Name of the cost.
+            span: Cost of the smallest and of the full network.
+
+        Raises:
+            UserError: A point lacks the cost, or no point has a finite loss and cost.
         """
         found = list(points)
         key = cost_key(cost)
@@ -102,35 +155,44 @@ class Front(Sequence[Point]):
 
     @property
     def key(self) -> str:
-        """Where the front's cost is found in the costs of a point."""
+        """The name of this front's cost in `Point.costs`: "latency_ms" for latency, else `cost`."""
         return cost_key(self.cost)
 
     @property
     def space(self) -> WidthSpace:
+        """Search space that the children belong to."""
         return self[0].widths.space
 
     @property
     def costs(self) -> tuple[str, ...]:
-        """The names of all costs that its children have, the front's own first."""
+        """Names of all costs that the children have; this front's own is first."""
         return (self.key, *(name for name in self[0].costs if name != self.key))
 
     @property
     def error(self) -> str | None:
-        """The error to show: of the test set if it is known for all children, else validation."""
+        """The error to show: "test_error" if all children have one, else "val_error", else None."""
         return next((name for name in ERRORS if self.errors(name) is not None), None)
 
     def errors(self, error: str) -> list[float] | None:
-        """[n] percent, in the order of the children; None unless all of them are known."""
+        """Return the errors of all children in percent, or None if some child has none.
+
+        Args:
+            error: Either "test_error" or "val_error".
+        """
         if error not in ERRORS:
             raise unknown("error", error, ERRORS)
         values = [getattr(point, error) for point in self]
         return None if None in values else values
 
     def pick(self, /, **budgets: Budget) -> Point:
-        """The child with the least training loss among those within all budgets.
+        """Choose the child with the least training loss among those that fit all budgets.
 
-        Budgets are named as the costs are (`macs=20e6`, `memory="64KiB"`, `latency_ms=3`); a child
-        that costs exactly the budget fits.
+        Args:
+            budgets: Largest cost by name: `macs=20e6`, `memory="64KiB"`, `latency_ms=3`. A child
+                that costs exactly the budget fits.
+
+        Raises:
+            UserError: No budget is given, its name is unknown, or no child fits.
         """
         limits = self.checked_budgets(budgets)
         fitting = [p for p in self if all(p.costs[n] <= most for n, most in limits.items())]
@@ -139,9 +201,16 @@ class Front(Sequence[Point]):
         return min(fitting, key=lambda point: point.train_loss)
 
     def next_better(self, /, **budgets: Budget) -> Point | None:
-        """Of the children with less training loss than what is picked, the nearest to fitting.
+        """Find the child that is worth a slightly larger budget.
 
-        That is the one whose largest share of a budget is the least. None if there is none.
+        Of the children with less training loss than the picked one, it is the one that exceeds the
+        budgets by the smallest factor.
+
+        Args:
+            budgets: Budgets as for `pick`.
+
+        Returns:
+            The child, or None if the picked one has the least training loss of all.
         """
         picked, limits = self.pick(**budgets), self.checked_budgets(budgets)
         better = [point for point in self if point.train_loss < picked.train_loss]
@@ -149,13 +218,20 @@ class Front(Sequence[Point]):
         return better[int(np.argmin(shares))] if better else None
 
     def area(self, error: str = "test_error", points: int = 50) -> float | None:
-        """The area under the trade-off curve, in percent; None if errors are missing.
+        """Compute the area under the trade-off curve in percent; lower is better.
 
-        Over costs spread evenly from the smallest to the full network: the mean error of the child
-        that `pick` would choose, which looks at the training loss and never at the error. Where no
-        child fits, everything is wrong: 100.
+        The area is the mean error of the child that `pick` would choose, over costs that are spread
+        evenly from the smallest to the full network. `pick` looks at the training loss and never at
+        the error. Where no child fits, the error counts as 100.
+
+        Args:
+            error: Either "test_error" or "val_error".
+            points: Number of costs.
+
+        Returns:
+            The area, or None if some child has no such error.
         """
-        json_count(points, "points", 2, MOST_POINTS)
+        json_count(points, "points", 2, 100_000)
         errors = self.errors(error)
         if errors is None:
             return None
@@ -164,9 +240,16 @@ class Front(Sequence[Point]):
         return float(bought(costs, losses, errors, budgets, nothing=100.0).mean())
 
     def hypervolume(self, error: str = "test_error") -> float | None:
-        """The share of the square (cost / full cost) x (error / 100) that some child beats.
+        """Compute the hypervolume of cost and error with the reference point (1, 1); higher is
+        better.
 
-        Its reference is (1, 1), and *higher is better*. None if errors are missing.
+        Both axes are scaled: costs by the cost of the full network, errors by 100 percent.
+
+        Args:
+            error: Either "test_error" or "val_error".
+
+        Returns:
+            The hypervolume in [0, 1], or None if some child has no such error.
         """
         errors = self.errors(error)
         if errors is None:
@@ -180,6 +263,7 @@ class Front(Sequence[Point]):
         return volume
 
     def to_json(self) -> dict[str, Any]:
+        """Return what front.json holds; `of_json` reads it back."""
         return {
             "cost": self.cost,
             "span": list(self.span),
@@ -189,26 +273,48 @@ class Front(Sequence[Point]):
 
     @classmethod
     def of_json(cls, record: Any) -> Front:
-        """A front that anybody may have written: what is wrong in it is a UserError."""
+        """Read a front from parsed JSON. The source need not be trusted: every field is checked.
+
+        Raises:
+            UserError: A field is missing or not valid.
+        """
         cost = json_name(json_value(record, "cost", "front"), "cost")
         span = json_rows(record, "span", "front", most=2, least=2)
         space = WidthSpace.of_json(json_value(record, "space", "front"))
-        children = json_rows(record, "children", "front", MOST_CHILDREN, least=0)
+        children = json_rows(record, "children", "front", CHILDREN_LIMIT, least=0)
         if not children:
-            again = f"remove {FILE}, and joslim resume RUN makes it anew"
-            raise UserError(f"it has no children; {again}")
+            raise UserError(
+                f"it has no children; remove {FILE}, and joslim resume RUN makes it anew"
+            )
         points = [
-            point_of_json(child, widths, f"children[{at}]")
+            Point(
+                widths,
+                {name: value for name, value in child.items() if name not in FIELDS},
+                **{name: json_value(child, name, f"children[{at}]") for name in MEASURES},
+            )
             for at, (child, widths) in enumerate(zip(children, widths_of_json(children, space)))
         ]
         return cls(points, cost, (span[0], span[1]))
 
     @classmethod
     def read(cls, folder: str | Path) -> Front:
-        """The front of a run folder; nothing else in there is opened."""
-        path = front_file(Path(folder))
+        """Read the Pareto front of a run folder.
+
+        Raises:
+            UserError: The folder is no run folder, its training has not finished, front.json is
+                damaged, or it belongs to another step than the weights beside it.
+        """
+        folder = Path(folder)
+        record = read_json(front_file(folder), JSON_LIMIT, "run")
         try:
-            return cls.of_json(parsed(path))
+            front = cls.of_json(record)
+            weights = weights_of(folder)
+            if weights is not None and (step := step_of(record, "front")) != weights.step:
+                raise UserError(
+                    f"it is of step {step}, the weights are of step {weights.step}; "
+                    "type joslim resume RUN, which makes it anew"
+                )
+            return front
         except UserError as error:
             raise UserError(f"{FILE} of {str(folder)!r}: {error}") from error
 
@@ -238,42 +344,46 @@ class Front(Sequence[Point]):
         return f"Front({len(self)} children, {self.cost} {ends})"
 
     def checked_budgets(self, budgets: Mapping[str, Budget]) -> dict[str, float]:
-        """As numbers, if this front can keep them."""
-        known = dict.fromkeys([*self.costs, LATENCY])
+        """Convert budgets to numbers, and refuse those that this front cannot keep.
+
+        Raises:
+            UserError: No budget is given, or a budget is unknown, not measured or not positive.
+        """
+        known = dict.fromkeys([*self.costs, *(info.key for info in COSTS.values())])
         if not budgets:
             raise UserError(f"budget: none given; give at least one of: {', '.join(known)}")
         for name in budgets:
             if name not in known:
                 raise unknown("budget", name, known)
             if name not in self.costs:
-                raise UserError(
-                    f"{name}: not measured for this front; type joslim latency RUN -o device.json, "
-                    "then --device-file device.json; in Python run.timed('device.json')"
-                )
+                raise UserError(f"{name}: not measured for this front; {cost_info(name).remedy}")
         return {name: checked_budget(name, most) for name, most in budgets.items()}
 
     def _nothing_fits(self, budgets: dict[str, float]) -> UserError:
         for name, most in budgets.items():
             cheapest = min(point.costs[name] for point in self)
             if cheapest > most:
-                least = enough(name, cheapest)
+                least = sufficient_size(name, cheapest)
                 return UserError(
-                    f"{name}: no child of {len(self)} fits {typed(name, most)}, the cheapest costs "
-                    f"{least}; type {least} or more"
+                    f"{name}: no child of {len(self)} fits {exact_size(name, most)}, the cheapest "
+                    f"costs {least}; type {least} or more"
                 )
         nearest = min(self, key=lambda p: max(p.costs[n] / most for n, most in budgets.items()))
-        asked = ", ".join(f"{name} {typed(name, most)}" for name, most in budgets.items())
-        needed = ", ".join(f"{name} {enough(name, nearest.costs[name])}" for name in budgets)
+        asked = ", ".join(f"{name} {exact_size(name, most)}" for name, most in budgets.items())
+        needed = ", ".join(
+            f"{name} {sufficient_size(name, nearest.costs[name])}" for name in budgets
+        )
         return UserError(
             f"budget: no child of {len(self)} fits {asked} together; the nearest fits {needed}"
         )
 
 
 def non_dominated(losses: ArrayLike, costs: ArrayLike) -> NDArray[np.bool_]:
-    """[n] losses, [n] costs -> [n]: which ones no other one beats; lower is better in both.
+    """Mask of the non-dominated points; lower is better in both: [n] losses, [n] costs -> [n].
 
-    Ties: of equal costs the least loss stays, of equal losses the least cost, and of points that
-    are equal in both the first. A point with a number that is not finite never stays.
+    Of points with equal costs the one with the least loss stays, of equal losses the one with the
+    least cost, and of points that are equal in both the first. A point with a number that is not
+    finite never stays.
     """
     loss, cost = np.asarray(losses, dtype=np.float64), np.asarray(costs, dtype=np.float64)
     if loss.ndim != 1 or loss.shape != cost.shape:
@@ -288,7 +398,7 @@ def non_dominated(losses: ArrayLike, costs: ArrayLike) -> NDArray[np.bool_]:
 
 
 def best_so_far(losses: Sequence[float]) -> Iterator[int]:
-    """At each position, where the least loss up to there is; the first one of equals."""
+    """Position of the least loss up to each position; of equal losses the first."""
     best = 0
     for position, loss in enumerate(losses):
         if loss < losses[best]:
@@ -303,9 +413,14 @@ def bought(
     budgets: ArrayLike,
     nothing: float = np.nan,
 ) -> NDArray[np.float64]:
-    """What `pick` would choose for each of many budgets: [n] errors, `nothing` where none fits.
+    """Errors of the children that `pick` would choose for each of many budgets: [n] -> [n].
 
-    costs, losses, errors: of children sorted by their cost.
+    Args:
+        costs: Costs of the children, sorted.
+        losses: Training losses of the children.
+        errors: Errors of the children.
+        budgets: Largest costs.
+        nothing: Error where no child fits.
     """
     chosen = [nothing, *(errors[position] for position in best_so_far(losses))]
     fitting = np.searchsorted(costs, np.asarray(budgets), side="right")
@@ -322,55 +437,53 @@ def checked_budget(name: str, most: Any) -> float:
 
 
 def margins(point: Point, budgets: dict[str, float]) -> dict[str, float]:
-    """What is left of each budget; below zero where the child exceeds it."""
+    """The rest of each budget; below zero where the child exceeds it."""
     return {name: most - point.costs[name] for name, most in budgets.items()}
 
 
 def exceeded(point: Point, budgets: dict[str, float]) -> dict[str, float]:
-    """By how much, for the budgets that the child does not keep."""
+    """The excess over each budget that the child does not keep."""
     return {name: -left for name, left in margins(point, budgets).items() if left < 0}
 
 
 def cost_key(cost: str) -> str:
-    return LATENCY if cost == "latency" else cost
+    """Name of a cost in `Point.costs`, in files and as a budget."""
+    return cost_info(cost).key
 
 
 def check_cost_name(name: str) -> None:
-    """A cost of one's own stands beside the other fields of a child, and names a budget."""
+    """Refuse names that cannot be a keyword, or that a child in front.json has already."""
     if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
         raise UserError(f"cost: {shown(name)} is not a name; give it one as `def energy(...)`")
     if name in RESERVED:
         raise UserError(f"cost: {name!r} is taken; choose a name not in: {', '.join(RESERVED)}")
 
 
-# What is wrong with a point, wherever it comes from
+# Checks of points
 
 
 def check_points(points: Sequence[Point], key: str) -> None:
     first = points[0]
     for name in first.costs:
         check_cost_name(name)
-    needed = {*COUNTED, key, *first.costs}
+    always = {info.key for info in COSTS.values() if info.on_every_front}
+    needed = {*always, key, *first.costs}
     for at, point in enumerate(points):
         where = f"children[{at}]"
         if point.widths.space != first.widths.space:
             raise UserError(f"{where}.widths: a child of another network than children[0]")
-        # Which costs there are is a fact of the front, and not of one child.
+        # All children of a front have the same costs.
         if missing := needed - point.costs.keys():
             raise UserError(f"{where}.{min(missing, key=str)}: missing")
         if more := point.costs.keys() - needed:
             raise UserError(f"{where}: {shown(min(more, key=str))} is not known for all children")
-        check_numbers(point, where)
-
-
-def check_numbers(point: Point, where: str) -> None:
-    json_number(point.train_loss, f"{where}.train_loss")
-    for name, value in point.costs.items():
-        check_cost(value, f"{where}.{name}")
-    for name in ERRORS:
-        percent = getattr(point, name)
-        if percent is not None and not 0 <= json_number(percent, f"{where}.{name}") <= 100:
-            raise UserError(f"{where}.{name}: {percent} is outside [0, 100] percent")
+        json_number(point.train_loss, f"{where}.train_loss")
+        for name, value in point.costs.items():
+            check_cost(value, f"{where}.{name}")
+        for name in ERRORS:
+            percent = getattr(point, name)
+            if percent is not None and not 0 <= json_number(percent, f"{where}.{name}") <= 100:
+                raise UserError(f"{where}.{name}: {percent} is outside [0, 100] percent")
 
 
 def check_cost(value: Any, where: str) -> None:
@@ -379,7 +492,7 @@ def check_cost(value: Any, where: str) -> None:
 
 
 def checked_span(span: Sequence[float]) -> tuple[float, float]:
-    """Usually low <= full; a function of one's own may turn that around, and nothing breaks."""
+    """Check the ends of the cost. A function of the user may give low > full; that is allowed."""
     low, full = map(plain, span)
     check_cost(low, "span[0]")
     check_cost(full, "span[1]")
@@ -392,11 +505,11 @@ def plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-# Reading a file that anybody may have written
+# Reading front.json, which anybody may have written
 
 
 def widths_of_json(children: Sequence[Any], space: WidthSpace) -> list[Widths]:
-    """The children of the space with these channels; all at once, for there may be many."""
+    """Children of the space with the channels in the file; vectorized, as there may be many."""
     counts = np.array(
         [counts_of_json(child, space, f"children[{at}]") for at, child in enumerate(children)]
     )
@@ -430,12 +543,6 @@ def multipliers_of_json(child: Any, space: WidthSpace, where: str) -> list[float
     return rows
 
 
-def point_of_json(child: dict[str, Any], widths: Widths, where: str) -> Point:
-    costs = {name: value for name, value in child.items() if name not in FIELDS}
-    losses = {name: json_value(child, name, where) for name in ("train_loss", *ERRORS)}
-    return Point(widths, costs, **losses)
-
-
 def front_file(folder: Path) -> Path:
     path = folder / FILE
     try:
@@ -453,18 +560,34 @@ def front_file(folder: Path) -> Path:
     )
 
 
-def parsed(path: Path) -> Any:
-    """NaN and Infinity come through: who reads the field refuses them with its name."""
+@dataclass(frozen=True)
+class Weights:
+    """The step of a checkpoint, and whether its children have been judged."""
+
+    step: int
+    finished: bool
+
+
+def weights_of(folder: Path) -> Weights | None:
+    """Summary of the newest checkpoint; None if there is none that can be read."""
+    for name in SUMMARIES:
+        if os.path.isfile(folder / name):
+            try:
+                record = read_json(folder / name, JSON_LIMIT, "checkpoint")
+                step = step_of(record, "checkpoint")
+                return Weights(step, json_value(record, "finished", "checkpoint") is True)
+            except UserError:
+                return None
+    return None
+
+
+def step_of_front(folder: Path) -> int | None:
+    """The step that the front of a run folder belongs to; None if it cannot be read."""
     try:
-        with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise UserError(f"cannot be read: {error.strerror}") from error
-    if len(content) > MOST_BYTES:
-        raise UserError(f"larger than {MOST_BYTES // 10**6} MB, which no front is")
-    try:
-        return json.loads(content)
-    except RecursionError as error:
-        raise UserError("broken JSON: nested too deeply") from error
-    except ValueError as error:
-        raise UserError(f"broken JSON: {error}") from error
+        return step_of(read_json(front_file(folder), JSON_LIMIT, "run"), "front")
+    except UserError:
+        return None
+
+
+def step_of(record: Any, where: str) -> int:
+    return json_count(json_value(record, "step", where), f"{where}.step", 0, STEPS_LIMIT)

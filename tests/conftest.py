@@ -80,7 +80,7 @@ def thorough_searches() -> Callable[[], AbstractContextManager[None]]:
     So searches are quick, all but those of other processes. What is compared with one of them is
     trained `with thorough_searches():`.
     """
-    from joslim.methods import PRESETS
+    from joslim.training.methods import PRESETS
 
     searchers = PRESETS["default"].searchers
     as_ever = dict(searchers)
@@ -176,6 +176,6 @@ def tiny() -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> "Run":
     """A finished run, with the network as it was in memory. Nobody may change it or its folder."""
-    from joslim.runs.training import train
+    from joslim.runs.driver import train
 
     return train(out=tmp_path_factory.mktemp("runs") / "finished", **TINY)

@@ -15,7 +15,7 @@ from joslim import allocation
 from joslim.allocation import Allocation, allocate, curve
 from joslim.errors import UserError
 from joslim.front import Front, Point
-from joslim.widths import Dim, Knob, WidthSpace
+from joslim.space import Dim, Knob, WidthSpace
 
 SPACE = WidthSpace((Dim("stem", 16),), (Knob("stem", (0,), 0.25),))
 HOUSE = Path(__file__).parents[1]

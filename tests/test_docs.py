@@ -31,7 +31,7 @@ PAGES = [p for p in (HOUSE / "README.md", *sorted((HOUSE / "docs").glob("**/*.md
 
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[\w-]*)[^`\n]*$")
 NOT_RUN = re.compile(r"<!--\s*not run: .+-->\s*$")
-LENGTH = re.compile(r"(?<![\w-])((?:--)?(?:steps|every|seconds)[ =]+)(\d+)")
+LENGTH = re.compile(r"(?<![\w-])((?:--)?(?:steps|every|seconds|until)[ =]+)(\d+)")
 SHELLS = ("bash", "console", "sh", "shell")
 # The commands that are run, and what python is told for them.
 MODULES = {
@@ -244,8 +244,10 @@ def test_a_page_runs_in_order(checkout: Path) -> None:
 
 
 def test_only_lengths_of_trainings_are_shortened() -> None:
-    command = "joslim train --steps 60 --every 4 --save-every 20 --out steps 7"
-    assert shortened(command) == "joslim train --steps 6 --every 1 --save-every 20 --out steps 1"
+    command = "joslim train --steps 60 --every 4 --save-every 20 --until 80 --out steps 7"
+    assert shortened(command) == (
+        "joslim train --steps 6 --every 1 --save-every 20 --until 8 --out steps 1"
+    )
     assert shortened("steps = 25, total_steps=80") == "steps = 2, total_steps=80"
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from joslim import front as module
 from joslim.errors import UserError
 from joslim.front import Front, Point, check_cost_name, exceeded, margins, non_dominated
-from joslim.widths import Dim, Knob, WidthSpace
+from joslim.space import Dim, Knob, WidthSpace
 
 SPACE = WidthSpace(
     (Dim("stem", 16, layers=("stem.conv",)), Dim("groups", 12, step=3), Dim("even", 10, divisor=4)),
@@ -663,16 +663,16 @@ def test_whatever_stands_there_it_is_a_front_or_a_user_error(path: Any, value: A
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "broken JSON: "),
-        (b"{", "broken JSON: "),
-        (b'{"cost": "macs"', "broken JSON: "),
-        (b"\xff\xfe\xfa", "broken JSON: "),
-        (b"[" * 10**6, "broken JSON: nested too deeply"),
-        (b'{"a":' * 10**6, "broken JSON: nested too deeply"),
-        (b'{"cost": ' + b"1" * 10**5 + b"}", "broken JSON: "),
-        (b"{}", "front.cost: missing"),
-        (b"null", "front: None is not a JSON object"),
-        (b"NaN", "front: nan is not a JSON object"),
+        (b"", "run: 'FILE' is broken JSON: "),
+        (b"{", "run: 'FILE' is broken JSON: "),
+        (b'{"cost": "macs"', "run: 'FILE' is broken JSON: "),
+        (b"\xff\xfe\xfa", "run: cannot read 'FILE': it is no text: "),
+        (b"[" * 10**6, "run: 'FILE' is broken JSON: nested too deeply"),
+        (b'{"a":' * 10**6, "run: 'FILE' is broken JSON: nested too deeply"),
+        (b'{"cost": ' + b"1" * 10**5 + b"}", "run: 'FILE' is broken JSON: "),
+        (b"{}", "front.json of 'RUN': front.cost: missing"),
+        (b"null", "front.json of 'RUN': front: None is not a JSON object"),
+        (b"NaN", "front.json of 'RUN': front: nan is not a JSON object"),
     ],
 )
 def test_files_that_are_no_front(run: Path, content: bytes, words: str) -> None:
@@ -680,7 +680,8 @@ def test_files_that_are_no_front(run: Path, content: bytes, words: str) -> None:
     with pytest.raises(UserError) as caught:
         Front.read(run)
     message = str(caught.value)
-    assert message.startswith(f"front.json of {str(run)!r}: {words}")
+    file = str(run / "front.json")
+    assert message.replace(file, "FILE").replace(str(run), "RUN").startswith(words)
     assert "\n" not in message
 
 
@@ -694,9 +695,9 @@ def test_numbers_that_are_none_are_named(run: Path, text: str) -> None:
 
 def test_a_file_too_large(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size = (run / "front.json").stat().st_size
-    monkeypatch.setattr(module, "MOST_BYTES", size)
+    monkeypatch.setattr(module, "JSON_LIMIT", size)
     assert len(Front.read(run)) == 3
-    monkeypatch.setattr(module, "MOST_BYTES", size - 1)
+    monkeypatch.setattr(module, "JSON_LIMIT", size - 1)
     with pytest.raises(UserError, match="larger than"):
         Front.read(run)
 

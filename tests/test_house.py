@@ -1,6 +1,7 @@
 """The rules of the house: the direction of imports, what is loaded, what lies where."""
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -20,21 +21,19 @@ SOURCES = sorted((HOUSE / "joslim").rglob("*.py"))
 # above all of them.
 LAYERS = [
     "errors",
-    "processes",
-    "untrusted",
-    "whole",
-    "sizes",
-    "widths",
+    "distributed",
+    "files",
+    "space",
     "data",
     "slimmable",
     "costs",
+    "units",
+    "formats",
     "front",
     "allocation",
     "search",
     "training",
-    "methods",
-    "loop",
-    "reports",
+    "results",
     "runs",
     "deploy",
     "comparing",
@@ -127,14 +126,14 @@ def test_every_folder_has_a_place_in_the_order() -> None:
 @pytest.mark.parametrize(
     ("importer", "code", "allowed"),
     [
-        ("joslim.costs.base", "from joslim.widths import Widths", True),
+        ("joslim.costs.base", "from joslim.space import Widths", True),
         ("joslim.costs.base", "from joslim.costs import COSTS", True),
-        ("joslim.widths", "from joslim.errors import UserError", True),
-        ("joslim.errors", "from joslim.widths import Widths", False),
+        ("joslim.space", "from joslim.errors import UserError", True),
+        ("joslim.errors", "from joslim.space import Widths", False),
         ("joslim.slimmable.net", "import joslim.costs.base", False),
         ("joslim.slimmable.net", "def f():\n    from joslim.costs import cost", False),
         ("joslim.slimmable.net", "if TYPE_CHECKING:\n    from joslim.costs import Cost", False),
-        ("joslim.slimmable.net", "if TYPE_CHECKING:\n    from joslim.widths import Dim", True),
+        ("joslim.slimmable.net", "if TYPE_CHECKING:\n    from joslim.space import Dim", True),
         ("joslim.slimmable.net", "from joslim import cost", False),
         ("joslim.slimmable.net", "from .. import costs", False),
         ("joslim.slimmable.net", "from ..costs.base import Cost", False),
@@ -190,6 +189,22 @@ sys.exit(f"loaded: {{loaded}}" if loaded else 0)
     command = [sys.executable, "-c", code]
     result = subprocess.run(command, cwd=HOUSE, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
+
+
+SCRIPTS = sorted(
+    script
+    for folder in ("benchmarks", "experiments", "examples")
+    for script in (HOUSE / folder).glob("*.py")
+)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_scripts_import_what_is_there(script: Path) -> None:
+    """They are not run by the tests, so that a renamed module would be noticed late."""
+    for found in imports_in(ast.parse(script.read_text()), ""):
+        module, _, name = found.path.rpartition(".")
+        if module.split(".")[0] == "joslim" and not hasattr(importlib.import_module(module), name):
+            importlib.import_module(found.path)
 
 
 # Names

@@ -16,40 +16,41 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import joslim
-from joslim import processes
+from joslim import distributed
 from joslim.errors import UserError
-from joslim.runs.job import Job, reducing_gradients
-from joslim.runs.training import train
+from joslim.runs import driver as training_module
+from joslim.runs.driver import train
+from joslim.runs.setup import Trainer, reducing_gradients
 from joslim.slimmable import norms_together
 
 
 def talk() -> dict[str, Any]:
-    """Every function of joslim.processes once."""
-    me = processes.rank()
+    """Every function of joslim.distributed once."""
+    me = distributed.rank()
 
     def complain() -> None:
         raise UserError("out: no")
 
     try:
-        processes.on_first(complain)
+        distributed.on_first(complain)
         complaint = ""
     except UserError as error:
         complaint = str(error)
     tensor = torch.full((2,), float(me))
-    processes.alike([tensor])
+    distributed.alike([tensor])
     asked: list[int] = []
     return {
-        "world": processes.world(),
-        "broadcast": processes.broadcast({"from": me}),
-        "on_first": processes.on_first(lambda: asked.append(me) or me + 10),
+        "world": distributed.world(),
+        "broadcast": distributed.broadcast({"from": me}),
+        "on_first": distributed.on_first(lambda: asked.append(me) or me + 10),
         "asked": asked,
         "complaint": complaint,
-        "odd": processes.gathered([n * n for n in processes.shared_out(range(5))]),
-        "few": processes.gathered([n * n for n in processes.shared_out(range(1))]),
-        "none": processes.gathered(list(processes.shared_out([]))),
-        "averaged": processes.averaged(torch.tensor([1.0 + me, float("nan") if me else 0.0])),
-        "nobody": processes.any_asked(None, torch.device("cpu")),
-        "one": processes.any_asked(15 if me else None, torch.device("cpu")),
+        "odd": distributed.gathered([n * n for n in distributed.shared_out(range(5))]),
+        "few": distributed.gathered([n * n for n in distributed.shared_out(range(1))]),
+        "none": distributed.gathered(list(distributed.shared_out([]))),
+        "averaged": distributed.averaged(torch.tensor([1.0 + me, float("nan") if me else 0.0])),
+        "nobody": distributed.any_asked(None, torch.device("cpu")),
+        "one": distributed.any_asked(15 if me else None, torch.device("cpu")),
         "alike": tensor,
     }
 
@@ -84,7 +85,7 @@ def one_step(
     """Gradients and buffers after one step on these images."""
     net = joslim.slim(network(norm), torch.zeros(1, 3, 8, 8))
     x, y = images()
-    model = reducing_gradients(net, torch.device("cpu")) if wrapped else net
+    model = reducing_gradients(net) if wrapped else net
     assert isinstance(model, DistributedDataParallel) == wrapped
     with norms_together(synchronised):
         gradients = gradients_of(model, x[share], y[share])
@@ -92,7 +93,7 @@ def one_step(
 
 
 def gradients() -> dict[str, Any]:
-    half = slice(8 * processes.rank(), 8 * processes.rank() + 8)
+    half = slice(8 * distributed.rank(), 8 * distributed.rank() + 8)
     return {
         "reduced": {norm: one_step(norm, half, wrapped=True) for norm in (False, True)},
         "synchronised": one_step(True, half, wrapped=True, synchronised=True),
@@ -134,9 +135,9 @@ def options(folder: Path) -> dict[str, Any]:
 def training(folder: Path) -> dict[str, Any]:
     """A run, and what each step left behind on this process."""
     seen: list[Any] = []
-    real = Job.step
+    real = Trainer.step
 
-    def step(job: Job, x: Tensor, y: Tensor) -> None:
+    def step(job: Trainer, x: Tensor, y: Tensor) -> None:
         real(job, x, y)
         weights = torch.cat([p.detach().flatten() for p in job.net.parameters()])
         seen.append((weights, [child.counts for child in job.slimming.widths], len(x)))
@@ -145,15 +146,53 @@ def training(folder: Path) -> dict[str, Any]:
         if stops_now(job.slimming.steps):
             os.kill(os.getpid(), signal.SIGTERM)
 
-    Job.step = step  # type: ignore[method-assign]
+    Trainer.step = step  # type: ignore[method-assign]
     run = train(**options(folder), resume="RESUME" in os.environ)
-    return {"steps": seen, "front": len(run.front), "restarted": processes.restarted()}
+    return {"steps": seen, "front": len(run.front), "restarted": distributed.restarted()}
+
+
+def differences(folder: Path) -> dict[str, str]:
+    """What a training says whose second process differs from the first one in this."""
+    second = distributed.rank() == 1
+    common = {**options(folder), "model": network(norm=False)}
+    as_usual = Pictures(40)
+    attempts: dict[str, dict[str, Any]] = {
+        "classes": {"data": Pictures(40, swapped=second)},
+        "sizes": {"data": Pictures(48 if second else 40), "steps": None, "epochs": 2},
+        "labels": {"data": Pictures(40, turned=second)},
+        "settings": {"data": as_usual, "steps": 13 if second else 12},
+        "versions": {"data": as_usual},
+    }
+    told = {}
+    for name, changes in attempts.items():
+        if name == "versions" and second:
+            training_module.__version__ = "0.0.1"
+        pictures = changes.pop("data")
+        try:
+            train(**{**common, **changes, "data": (pictures, as_usual)})
+        except UserError as error:
+            told[name] = str(error)
+    return told
+
+
+class Pictures:
+    """A data set of noise with four classes."""
+
+    def __init__(self, count: int, swapped: bool = False, turned: bool = False) -> None:
+        self.count, self.turned = count, turned
+        self.classes = ["cat", "emu", "dog", "fox"] if swapped else ["cat", "dog", "emu", "fox"]
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return torch.rand(3, 8, 8), (3 - index if self.turned else index) % 4
 
 
 def dies_now(step: int) -> bool:
     """One process of the first attempt."""
     wanted = os.environ.get("DIE_AT") == str(step) and os.environ["RANK"] == "1"
-    return wanted and not processes.restarted()
+    return wanted and not distributed.restarted()
 
 
 def stops_now(step: int) -> bool:
@@ -162,8 +201,13 @@ def stops_now(step: int) -> bool:
 
 def main() -> None:
     task, folder = sys.argv[1], Path(sys.argv[2])
-    with processes.joined():
-        tasks = {"talk": talk, "gradients": gradients, "training": lambda: training(folder)}
+    with distributed.joined():
+        tasks = {
+            "talk": talk,
+            "gradients": gradients,
+            "training": lambda: training(folder),
+            "differences": lambda: differences(folder),
+        }
         torch.save(tasks[task](), folder / f"{os.environ['RANK']}.pt")
 
 

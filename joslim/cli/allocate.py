@@ -1,4 +1,4 @@
-"""`joslim allocate`: one budget for many networks, from their front.json and device files."""
+"""`joslim allocate`: one budget for the networks of several runs."""
 
 from __future__ import annotations
 
@@ -8,82 +8,74 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from joslim.cli.budgets import (
-    DeviceFiles,
-    LatencyMs,
-    Macs,
-    Memory,
-    Params,
-    budgets_of,
-    tell_device,
-)
+from joslim.cli.budgets import DeviceFiles, budgets_of, print_device, with_budgets
+from joslim.costs import COSTS
 from joslim.errors import UserError
-from joslim.untrusted import printable
+from joslim.files import printable
 
 if TYPE_CHECKING:
     from joslim.allocation import Allocation
 
 
+@with_budgets
 def allocate(
     runs: Annotated[list[Path], typer.Argument(help="The folders of runs.", metavar="RUN...")],
-    macs: Macs = None,
-    memory: Memory = None,
-    latency_ms: LatencyMs = None,
-    params: Params = None,
     device_file: DeviceFiles = None,
     memory_as: Annotated[
-        str, typer.Option(help="Memory of all networks: their sum, or max, the largest.")
+        str, typer.Option(help="Memory of all networks: sum, or max for the largest of them.")
     ] = "sum",
     weight: Annotated[
-        list[float] | None, typer.Option(help="Weight of an error; once for each run, in order.")
+        list[float] | None,
+        typer.Option(help="Weight of an error; give one for each run, in order."),
     ] = None,
-    curve: Annotated[bool, typer.Option("--curve", help="The best for every budget.")] = False,
+    curve: Annotated[
+        bool, typer.Option("--curve", help="Show the best children for every budget.")
+    ] = False,
     picture: Annotated[
-        Path | None, typer.Option(help="Draw the curve: .png or .svg.", metavar="FILE")
+        Path | None, typer.Option(help="Draw the curve to a .png or .svg file.", metavar="FILE")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    **texts: list[str] | None,
 ) -> None:
-    """Show the children of several networks with the least total error within shared budgets.
+    """Choose children of several networks within a shared budget.
 
-    The error is that of validation: errors of different networks can be added, training losses,
-    which joslim pick goes by, cannot.
+    Shows the children (subnets), one of each network, with the least total validation error. Unlike
+    joslim pick, it does not go by training losses, because those of different networks cannot be
+    added.
     """
     from joslim import allocation
     from joslim.runs.fronts import timed_fronts
 
-    budgets = budgets_of(macs=macs, memory=memory, latency_ms=latency_ms, params=params)
+    budgets = budgets_of(**texts)
     if not budgets:
-        raise UserError("budget: none given; type --macs, --memory, --latency-ms or --params")
+        *flags, last = (info.flag for info in COSTS.values())
+        raise UserError(f"budget: none given; type {', '.join(flags)} or {last}")
     if memory_as == "max" and "memory" not in budgets:
         raise UserError("memory_as: 'max' is for a budget of memory; type --memory SIZE as well")
+    if (curve or picture is not None) and len(budgets) > 1:
+        raise UserError(f"curve: it is over one budget, {', '.join(budgets)} given; leave one")
     fronts = timed_fronts(runs, device_file or [])
     options: dict[str, Any] = {"weights": weight or None, "memory_as": memory_as}
     found = allocation.allocate(fronts, **{**options, **budgets})
     steps: list[Allocation] = []
     if curve or picture is not None:
-        steps = allocation.curve(fronts, only_one(budgets), **options)
+        steps = allocation.curve(fronts, next(iter(budgets)), **options)
     names = [str(run) for run in runs]
     if picture is not None:
-        from joslim.reports.figures import draw_allocation
+        from joslim.results.plots import draw_allocation
 
         (budget,) = budgets.values()
         draw_allocation(steps, found, [*map(printable, names)], picture, budget)
     shown = steps if curve else []
     if as_json:
-        typer.echo(json.dumps(described(names, found, budgets, shown), indent=2))
+        typer.echo(json.dumps(to_json(names, found, budgets, shown), indent=2))
     else:
         show([*map(printable, names)], found, budgets, shown)
         for path in device_file or []:
-            tell_device(path)
+            print_device(path)
 
 
-def only_one(budgets: dict[str, float]) -> str:
-    if len(budgets) > 1:
-        raise UserError(f"curve: it is over one budget, {', '.join(budgets)} given; leave one")
-    return next(iter(budgets))
-
-
-def described(
+def to_json(
     names: list[str], found: Allocation, budgets: dict[str, float], curve: list[Allocation]
 ) -> dict[str, Any]:
     record = {
@@ -112,13 +104,14 @@ def show(
 ) -> None:
     from rich.console import Console
 
-    from joslim.reports.tables import allocation_table, curve_table, format_size, title
+    from joslim.results.tables import allocation_table, curve_table, print_table, title
+    from joslim.units import format_size
 
     console = Console(highlight=False)
-    console.print(allocation_table(names, found))
+    print_table(console, allocation_table(names, found))
     for name, most in budgets.items():
-        # A total that equals the budget but for rounding leaves nothing, and not less.
+        # A total that exceeds the budget by rounding only leaves 0.
         left = format_size(name, max(0.0, most - found.costs[name]))
         console.print(f"left: {left} of {format_size(name, most)} {title(name)}", soft_wrap=True)
     if curve:
-        console.print(curve_table(curve))
+        print_table(console, curve_table(curve))

@@ -1,59 +1,82 @@
-"""The budgets of `joslim pick` and of all that picks a child, and the device that they are for."""
+"""The budgets of `joslim pick`, `export` and `allocate`, and the device that they are for."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from joslim.costs import COSTS, cost_info
 from joslim.errors import UserError
-
-# Lists, so that a budget that was given twice can be seen: typer would keep the last one.
-Macs = Annotated[
-    list[str] | None, typer.Option(help="Most multiply-adds for one input: 20M.", metavar="SIZE")
-]
-Memory = Annotated[
-    list[str] | None, typer.Option(help="Most memory: 64KiB, 1.5MB.", metavar="SIZE")
-]
-LatencyMs = Annotated[
-    list[str] | None,
-    typer.Option(help="Most milliseconds: 3. Of a --device-file, if given.", metavar="MS"),
-]
-Params = Annotated[list[str] | None, typer.Option(help="Most parameters: 100K.", metavar="SIZE")]
 
 DeviceFile = Annotated[
     Path | None,
     typer.Option(
-        help="Latency on a device: what joslim latency RUN -o FILE wrote.", metavar="FILE"
+        help="Latencies on a device, as joslim latency RUN -o FILE writes them.", metavar="FILE"
     ),
 ]
 DeviceFiles = Annotated[
     list[Path] | None,
     typer.Option(
         "--device-file",
-        help="Latency on a device, for the runs of its network; may be given several times.",
+        help="Latencies on a device, for the runs of its network; may be given several times.",
         metavar="FILE",
     ),
 ]
 OwnModel = Annotated[
     str | None,
-    typer.Option(help="Your own model again, if --device-file lacks children of the run."),
+    typer.Option(
+        help="Your own model, package.module:function, needed if --device-file lacks children."
+    ),
 ]
 
 
+def with_budgets(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command a flag for each cost in `COSTS`, which it gets as keyword arguments.
+
+    The values are lists, so that a budget that was given twice can be seen: typer would keep the
+    last one.
+    """
+    own = list(inspect.signature(command, eval_str=True).parameters.values())
+    flags = [
+        inspect.Parameter(
+            info.key,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[
+                list[str] | None,
+                typer.Option(
+                    info.flag,
+                    help=info.budget_help,
+                    metavar="SIZE" if info.symbol in ("", "B") else info.symbol.upper(),
+                ),
+            ],
+        )
+        for info in COSTS.values()
+    ]
+    parameters = [*flags, *(p for p in own if p.kind is not inspect.Parameter.VAR_KEYWORD)]
+    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
+    )
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    return command
+
+
 def budgets_of(**texts: Sequence[str] | None) -> dict[str, float]:
-    """The numbers of those that were given, each once."""
+    """Convert budgets to numbers; each may be given once."""
     for name, values in texts.items():
         if values and len(values) > 1:
-            raise UserError(f"{name}: given {len(values)} times; type {flag(name)} only once")
+            flag = cost_info(name).flag
+            raise UserError(f"{name}: given {len(values)} times; type {flag} only once")
     return sets_of(**texts)[0]
 
 
 def sets_of(**texts: Sequence[str] | None) -> list[dict[str, float]]:
     """One set of budgets for each child: a budget with a single value holds for all of them."""
-    from joslim.sizes import parse_size
+    from joslim.units import parse_size
 
     given = {
         name: [parse_size(name, text) for text in values]
@@ -65,8 +88,8 @@ def sets_of(**texts: Sequence[str] | None) -> list[dict[str, float]]:
         if len(values) not in (1, count):
             most = next(other for other, found in given.items() if len(found) == count)
             raise UserError(
-                f"{name}: {len(values)} values for the {count} of {flag(most)}; "
-                f"type {flag(name)} once, or {count} times"
+                f"{name}: {len(values)} values for the {count} of {cost_info(most).flag}; "
+                f"type {cost_info(name).flag} once, or {count} times"
             )
     return [
         {name: values[min(place, len(values) - 1)] for name, values in given.items()}
@@ -74,12 +97,8 @@ def sets_of(**texts: Sequence[str] | None) -> list[dict[str, float]]:
     ]
 
 
-def tell_device(path: Path) -> None:
-    """Whose milliseconds were shown."""
+def print_device(path: Path) -> None:
+    """Print on which device the latencies were measured."""
     from joslim.costs.device_file import DeviceFile
 
     typer.echo(f"latency on {DeviceFile.read(path).conditions}")
-
-
-def flag(name: str) -> str:
-    return "--" + name.replace("_", "-")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,57 +20,66 @@ from joslim.cli.train import (
 )
 from joslim.errors import RunFailed, UserError
 from joslim.runs.config import FIELDS
-from joslim.sizes import parse_size
+from joslim.units import parse_size
 
 if TYPE_CHECKING:
-    from joslim.comparing import Comparison, Entry
+    from joslim.comparing import Comparison
 
 SINGLE = {"models": "model", "costs": "cost", "methods": "method", "seeds": "seed"}
 
 Runs = Annotated[
     list[Path] | None,
-    typer.Argument(help="Folders of runs or comparisons: only a table, nothing is trained."),
+    typer.Argument(help="Folders of finished runs or comparisons to show; nothing is trained."),
 ]
-Methods = Annotated[str | None, typer.Option(help="Separated by commas. [slim,bignas,joslim]")]
-Seeds = Annotated[str | None, typer.Option(help="Separated by commas. [0,1,2]")]
-Costs = Annotated[str | None, typer.Option(help="Separated by commas. [macs]")]
-Models = Annotated[str | None, typer.Option(help="Separated by commas. [resnet8]")]
+Methods = Annotated[
+    str | None, typer.Option(help="Methods, separated by commas. [slim,bignas,joslim]")
+]
+Seeds = Annotated[str | None, typer.Option(help="Random seeds, separated by commas. [0,1,2]")]
+Costs = Annotated[str | None, typer.Option(help="Costs, separated by commas. [macs]")]
+Models = Annotated[str | None, typer.Option(help="Models, separated by commas. [resnet8]")]
 Out = Annotated[
     Path | None,
-    typer.Option(
-        "--out", help="The folder of the comparison.", parser=read_folder, metavar="FOLDER"
-    ),
+    typer.Option("--out", help="Folder of the comparison.", parser=read_folder, metavar="FOLDER"),
 ]
 AtOnce = Annotated[
-    int | None, typer.Option(min=1, help="Trainings at a time; as many as GPUs, or cores.")
+    int | None,
+    typer.Option(min=1, help="Number of parallel runs; by default one per GPU, or per core."),
 ]
 EngineName = Annotated[
-    str, typer.Option("--engine", help="local, or submitit:timeout_min=600,... for a cluster.")
+    str,
+    typer.Option(
+        "--engine", help="Launcher: local, or submitit:timeout_min=600,... for a cluster."
+    ),
 ]
-Against = Annotated[str | None, typer.Option(help="The method that others are tested against.")]
+Against = Annotated[str | None, typer.Option(help="Reference method for the statistical tests.")]
 At = Annotated[
-    str, typer.Option(help="Costs at which to give the error: shares of the full one, or 59M.")
+    str,
+    typer.Option(
+        help="Costs at which to show the error: shares of the full cost, or sizes like 59M."
+    ),
 ]
 Anyway = Annotated[
-    bool, typer.Option("--anyway", help="Compare runs of different data, steps or settings too.")
+    bool, typer.Option("--anyway", help="Allow runs that differ in data, steps or settings.")
 ]
 
 
-def without_lists_of_one(command: Any) -> Any:
-    """A comparison has several models, costs, methods and seeds: no flags for one of them.
+def with_training_flags(
+    *removed: str, has_defaults: bool = True
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command a flag for each field of `Config`, after its own flags, without some."""
 
-    What is its own comes first in the help, what each training is told comes after.
-    """
-    signature = command.__signature__
-    flags = [p for p in signature.parameters.values() if p.name not in SINGLE.values()]
-    flags.sort(key=lambda parameter: parameter.name in FIELDS)
-    command.__signature__ = signature.replace(parameters=flags)
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in flags}
-    return command
+    def change(function: Callable[..., None]) -> Callable[..., None]:
+        command: Any = with_flags_of_config(function, has_defaults)
+        flags = [p for p in command.__signature__.parameters.values() if p.name not in removed]
+        flags.sort(key=lambda parameter: parameter.name in FIELDS)
+        command.__signature__ = command.__signature__.replace(parameters=flags)
+        command.__annotations__ = {parameter.name: parameter.annotation for parameter in flags}
+        return command
+
+    return change
 
 
-@without_lists_of_one
-@with_flags_of_config
+@with_training_flags(*SINGLE.values())
 def compare(
     *,
     runs: Runs = None,
@@ -88,49 +97,37 @@ def compare(
     as_json: AsJson = False,
     **flags: Any,
 ) -> None:
-    """Compare methods over seeds: train what is missing, and show one table.
+    """Compare methods over several seeds in one table.
 
-    The same command goes on where it was stopped, and may add seeds or methods later.
+    Trains the runs that are missing. The same command continues after a stop, and may add seeds or
+    methods later.
     """
+    from joslim import comparing
+    from joslim.cli.progress import watching_several
+
     lists = {"methods": methods, "seeds": seeds, "costs": costs, "models": models}
     settings = settings_of(config, flags)
-    shown_at = parse_places(at)
+    options: dict[str, Any] = {"against": against, **parse_places(at)}
     if runs:
         refuse_training_flags({**lists, **settings})
-        comparison = read_runs(runs, anyway, out, against=against, **shown_at)
+        comparison = comparing.read(runs, anyway)
+        if out is not None:
+            comparison.write(out, **options)
     else:
         if out is None:
             raise UserError("out: no folder given; type --out comparisons/NAME, or folders of runs")
-        chosen = {name: listed(name, text, settings) for name, text in lists.items()}
-        comparison = trained(
-            chosen, settings, out=out, at_once=at_once, engine=engine, against=against, **shown_at
-        )
-    show(comparison, as_json, out, against=against, **shown_at)
+        chosen: dict[str, Any] = {
+            name: parse_list(name, text, settings) for name, text in lists.items()
+        }
+        how: dict[str, Any] = {"out": out, "at_once": at_once, "engine": engine}
+        with watching_several() as watch:
+            comparison = comparing.compare(**chosen, **how, **options, watch=watch, **settings)
+    show(comparison, as_json, out, **options)
     refuse_failures(comparison)
 
 
-def read_runs(runs: list[Path], anyway: bool, out: Path | None, **options: Any) -> Comparison:
-    from joslim.comparing import read
-
-    comparison = read(runs, anyway)
-    if out is not None:
-        comparison.write(out, **options)
-    return comparison
-
-
-def trained(lists: dict[str, Any], settings: dict[str, Any], **options: Any) -> Comparison:
-    from joslim.cli.bars import watching_several
-    from joslim.comparing import compare as run_compare
-
-    with watching_several() as watch:
-        return run_compare(**lists, **options, watch=watch, **settings)
-
-
-# What was typed
-
-
-def listed(plural: str, text: str | None, settings: dict[str, Any]) -> list[Any] | None:
-    """The values between the commas; a configuration file may have one value, or a list."""
+def parse_list(plural: str, text: str | None, settings: dict[str, Any]) -> list[Any] | None:
+    """Split a flag at its commas; a configuration file may have one value, or a list."""
     filed = settings.pop(plural, None)
     one = settings.pop(SINGLE[plural], None)
     if text is None:
@@ -138,17 +135,23 @@ def listed(plural: str, text: str | None, settings: dict[str, Any]) -> list[Any]
     parts = [part.strip() for part in text.split(",")]
     if not all(parts):
         raise UserError(f"{plural}: {text!r} has an empty place; type names with commas between")
-    return [parse_seed(part) for part in parts] if plural == "seeds" else parts
+    return parse_numbers(plural, text) if plural == "seeds" else parts
 
 
-def parse_seed(text: str) -> int:
-    if not text.isascii() or not text.isdecimal():
-        raise UserError(f"seeds: {text!r} is not a whole number from 0 on; type 0,1,2")
-    return int(text[:20])
+def parse_numbers(field: str, text: str, least: int = 0) -> list[int]:
+    """Read whole numbers that are separated by commas."""
+    parts = [part.strip() for part in text.split(",")]
+    for part in parts:
+        if not (part.isascii() and part.isdecimal() and int(part[:20]) >= least):
+            example = f"{least},{least + 1},{least + 2}"
+            raise UserError(
+                f"{field}: {part!r} is not a whole number from {least} on; type {example}"
+            )
+    return [int(part[:20]) for part in parts]
 
 
 def parse_places(text: str) -> dict[str, list[float]]:
-    """0.25,1 are shares of the full cost; 59M, 64KB and 3ms are costs."""
+    """Read costs: 0.25,1 are shares of the full cost; 59M, 64KB and 3ms are sizes."""
     shares: list[float] = []
     sizes: list[float] = []
     for part in (part.strip() for part in text.split(",")):
@@ -160,33 +163,29 @@ def parse_places(text: str) -> dict[str, list[float]]:
 
 
 def refuse_failures(comparison: Comparison) -> None:
-    """Runs that train now only need time; others have to be asked for again."""
-    going = [entry for entry in comparison.failures if entry.training]
-    failed = [entry for entry in comparison.failures if not entry.training]
+    """Fail if some run has no front: one that is training needs time, others a new attempt."""
     count, words = len(comparison.entries), []
-    if going:
-        still = f"{len(going)} of {count} runs are still training"
-        words.append(f"{still}: {names_of(going)}; wait for their end")
+    training = [entry.path for entry in comparison.failures if entry.training]
+    failed = [entry.path for entry in comparison.failures if not entry.training]
+    if training:
+        names = ", ".join(path.name for path in training)
+        still = f"{len(training)} of {count} runs are still training"
+        words.append(f"{still}: {names}; wait for their end")
     if failed:
-        again = f"joslim compare --out {shlex.quote(str(failed[0].path.parent))}"
+        names = ", ".join(path.name for path in failed)
+        again = f"joslim compare --out {shlex.quote(str(failed[0].parent))}"
         missing = f"{len(failed)} of {count} runs have no front"
-        words.append(f"{missing}: {names_of(failed)}; {again} tries them again")
+        words.append(f"{missing}: {names}; {again} tries them again")
     if words:
         raise RunFailed("; ".join(words))
-
-
-def names_of(entries: Sequence[Entry]) -> str:
-    return ", ".join(entry.path.name for entry in entries)
-
-
-# What is shown
 
 
 def show(comparison: Comparison, as_json: bool, out: Path | None, **options: Any) -> None:
     from rich.console import Console
     from rich.markup import escape
 
-    from joslim.reports.comparison import comparison_tables, notes
+    from joslim.results.comparison import PICTURE
+    from joslim.results.tables import comparison_notes, comparison_tables, print_table
 
     content = comparison.to_json(**options)
     if as_json:
@@ -195,13 +194,13 @@ def show(comparison: Comparison, as_json: bool, out: Path | None, **options: Any
     console = Console(highlight=False)
     if len(comparison.failures) < len(comparison.entries):
         for table in comparison_tables(content["table"]):
-            console.print(table)
-        for line in notes(content["table"], content["runs"]):
+            print_table(console, table)
+        for line in comparison_notes(content["table"], content["runs"]):
             console.print(line, soft_wrap=True)
     for entry in comparison.failures:
         line = f"no front: {entry.path.name}: {entry.failure}"
         console.print(escape(line), soft_wrap=True)
     if out is not None:
-        picture = out / "compare.png"
+        picture = out / PICTURE
         more = f" (picture: {picture})" if picture.exists() else ""
         console.print(escape(f"folder: {out}{more}"), soft_wrap=True)

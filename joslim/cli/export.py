@@ -1,4 +1,4 @@
-"""`joslim export`: children of a run as files that other programs run, or the whole network."""
+"""`joslim export`: children of a run, or the whole network, as files for other programs."""
 
 from __future__ import annotations
 
@@ -9,82 +9,87 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from joslim.cli.budgets import DeviceFile, LatencyMs, Macs, Memory, Params, sets_of
+from joslim.cli.budgets import DeviceFile, sets_of, with_budgets
+from joslim.costs import COSTS
 from joslim.errors import UserError
+from joslim.formats import FORMATS, suffixes_of_files
 
 if TYPE_CHECKING:
-    from joslim.deploy.checking import Check
-    from joslim.deploy.quantizing import Quantized
+    from joslim.deploy.exporting import Check
+    from joslim.deploy.int8 import Quantized
     from joslim.runs.run import Run
 
+FILES = ", ".join(f"NAME{suffix}" for suffix in suffixes_of_files())
 
+
+@with_budgets
 def export(
-    run: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
     out: Annotated[
         str,
-        typer.Option("--out", "-o", help="NAME.onnx, NAME.pt2, or a folder.", metavar="PATH"),
+        typer.Option("--out", "-o", help=f"{FILES}, or NAME for a folder.", metavar="PATH"),
     ],
-    macs: Macs = None,
-    memory: Memory = None,
-    latency_ms: LatencyMs = None,
-    params: Params = None,
     device_file: DeviceFile = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Every child of the front, into a new folder.")
+        bool, typer.Option("--all", help="Export every child of the front into a new folder.")
     ] = False,
     kind: Annotated[
         str | None,
-        typer.Option("--format", help="Of several children: onnx [default], pt2 or folder."),
+        typer.Option("--format", help=f"Format of several children: {', '.join(FORMATS)}. [onnx]"),
     ] = None,
     whole: Annotated[
-        bool, typer.Option("--whole", help="The slimmable network with its front, as a folder.")
+        bool,
+        typer.Option("--whole", help="Export the slimmable network with its front: a folder."),
     ] = False,
     int8: Annotated[
-        bool, typer.Option("--int8", help="ONNX in 8-bit integers, with what that costs.")
+        bool, typer.Option("--int8", help="Quantize to 8-bit integers (ONNX), and compare.")
     ] = False,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an earlier export, file or folder.")
+        bool, typer.Option("--overwrite", help="Replace an existing export.")
     ] = False,
     model: Annotated[
-        str | None, typer.Option(help="Your own model again: package.module:function.")
+        str | None,
+        typer.Option(help="Your own model as package.module:function, if the run has one."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    **texts: list[str] | None,
 ) -> None:
-    """Write a child as a file that runs without joslim; without a budget, the full network.
+    """Export children (subnets) as files that run without joslim.
 
-    Of the children that fit, it is the one with the least training loss, as in joslim pick. Budgets
-    that are given several times are for several children, which go into a new folder.
+    Without a budget, the full network is exported; with budgets, the child with the least training
+    loss that fits them, as in joslim pick. Budgets that are given several times select several
+    children, which are written into a new folder.
     """
     from joslim.runs.fronts import opened
 
-    sets = sets_of(macs=macs, memory=memory, latency_ms=latency_ms, params=params)
+    sets = sets_of(**texts)
     several = every or len(sets) > 1
-    check_together({"a budget": bool(sets[0]), "--all": every, "--whole": whole})
+    wishes = {"a budget": bool(sets[0]), "--all": every, "--whole": whole}
+    given = [name for name, asked in wishes.items() if asked]
+    if len(given) > 1:
+        raise UserError(f"export: {' and '.join(given)} exclude each other; type only one")
     check_format(kind, int8, device_file, several, whole)
     if whole:
         facts = whole_network(run, out, overwrite)
     else:
-        source = with_front(opened(run, model), device_file)
-        points = chosen(source, sets, every)
-        if several:
-            told = several_children(source, points, out, kind or "onnx", int8, overwrite)
+        source = opened(run, model)
+        # The front is read now: a run that has none yet says so before anything is written.
+        source.front = source.timed(device_file) if device_file else source.front
+        if every:
+            points: list[Any] = list(source.front)
         else:
-            told = {out: one_child(source, points[0], out, int8, overwrite)}
-        costs = [*sets[0], *(["latency_ms"] if device_file else [])]
+            full = source.net.space.full  # it may not be on the front
+            points = [source.front.pick(**budgets) if budgets else full for budgets in sets]
+        checks = write(source, points, out, several, kind or "onnx", int8, overwrite)
+        costs = [*sets[0], *([COSTS["latency"].key] if device_file else [])]
         facts = [
-            facts_of(source, point, Path(file), found, costs)
-            for point, (file, found) in zip(points, told.items())
+            facts_of(source, point, Path(file), check, costs)
+            for point, (file, check) in zip(points, checks.items())
         ]
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
     else:
         show(facts)
-
-
-def check_together(wishes: dict[str, bool]) -> None:
-    given = [name for name, asked in wishes.items() if asked]
-    if len(given) > 1:
-        raise UserError(f"export: {' and '.join(given)} exclude each other; type only one")
 
 
 def check_format(
@@ -99,44 +104,28 @@ def check_format(
         raise UserError(f"int8: it goes with ONNX, {kind!r} given; type --format onnx")
 
 
-def with_front(run: Run, device_file: Path | None) -> Run:
-    """With the front read: a run that has none yet says so before anything is made."""
-    run.front = run.timed(device_file) if device_file else run.front
-    return run
-
-
-def chosen(run: Run, sets: list[dict[str, float]], every: bool) -> list[Any]:
-    """Points of the front; without a budget the full network, which may not be one of them."""
-    if every:
-        return list(run.front)
-    return [run.front.pick(**budgets) if budgets else run.net.space.full for budgets in sets]
-
-
-def one_child(run: Run, point: Any, out: str, int8: bool, overwrite: bool) -> Check | Quantized:
-    from joslim.deploy import export as write
-    from joslim.deploy import export_int8
-
-    return (export_int8 if int8 else write)(run, point, out, overwrite=overwrite)
-
-
-def several_children(
-    run: Run, points: list[Any], out: str, kind: str, int8: bool, overwrite: bool
+def write(
+    run: Run, points: list[Any], out: str, several: bool, kind: str, int8: bool, overwrite: bool
 ) -> dict[str, Check | Quantized]:
-    from joslim.deploy import export_children, export_children_int8
+    """Write children; the results of their checks by file."""
+    from joslim import deploy
 
-    told: dict[str, Any]
+    found: dict[str, Any]
+    if not several:
+        export_one = deploy.export_int8 if int8 else deploy.export
+        return {out: export_one(run, points[0], out, overwrite=overwrite)}
     if int8:
-        told = export_children_int8(run, points, out, overwrite=overwrite)
+        found = deploy.export_children_int8(run, points, out, overwrite=overwrite)
     else:
-        told = export_children(run, points, out, kind, overwrite=overwrite)
-    return {str(Path(out) / name): found for name, found in told.items()}
+        found = deploy.export_children(run, points, out, kind, overwrite=overwrite)
+    return {str(Path(out) / name): check for name, check in found.items()}
 
 
 def whole_network(path: Path, out: str, overwrite: bool) -> list[dict[str, Any]]:
     from joslim.deploy import export_whole
     from joslim.runs.run import load
 
-    if Path(out).suffix in (".onnx", ".pt2"):
+    if Path(out).suffix in suffixes_of_files():
         raise UserError(f"out: --whole makes a folder, {out!r} is the name of a file; type another")
     run = load(path)
     export_whole(run, out, overwrite=overwrite)
@@ -144,18 +133,18 @@ def whole_network(path: Path, out: str, overwrite: bool) -> list[dict[str, Any]]
 
 
 def facts_of(
-    run: Run, point: Any, file: Path, told: Check | Quantized, costs: list[str]
+    run: Run, point: Any, file: Path, check: Check | Quantized, costs: list[str]
 ) -> dict[str, Any]:
-    """What is to be said of a file: its child's cost, and those that matter besides."""
-    from joslim.deploy.quantizing import Quantized
+    """The size of a file, the costs of its child and the result of its check."""
+    from joslim.deploy.int8 import Quantized
 
     widths = getattr(point, "widths", point)
     known = next((p.costs for p in run.front if p.widths == widths), {})
     shown = {name: known[name] for name in (run.front.key, *costs) if name in known}
     record = {"file": str(file), "bytes": size_of(file), **shown}
-    if not isinstance(told, Quantized):
-        return {**record, **asdict(told)}
-    quantized = asdict(told)
+    if not isinstance(check, Quantized):
+        return {**record, **asdict(check)}
+    quantized = asdict(check)
     return {**record, **quantized.pop("check"), "int8": quantized}
 
 
@@ -165,9 +154,10 @@ def size_of(path: Path) -> int:
 
 
 def show(facts: list[dict[str, Any]]) -> None:
-    from joslim.deploy.checking import Check
-    from joslim.deploy.quantizing import Quantized
-    from joslim.reports.tables import format_size, title
+    from joslim.deploy.exporting import Check
+    from joslim.deploy.int8 import Quantized
+    from joslim.results.tables import title
+    from joslim.units import format_size
 
     for row in facts:
         line = f"{row.pop('file')}: {format_size('memory', row.pop('bytes'))}"

@@ -2,80 +2,62 @@
 
 from __future__ import annotations
 
-import inspect
 import json
-from collections.abc import Callable
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from joslim.cli.train import (
-    AsJson,
-    ConfigFile,
-    read_folder,
-    refuse_training_flags,
-    settings_of,
-    with_flags_of_config,
-)
+from joslim.cli.compare import AtOnce, EngineName, parse_numbers, with_training_flags
+from joslim.cli.train import AsJson, ConfigFile, read_folder, refuse_training_flags, settings_of
 from joslim.errors import UserError
 
 if TYPE_CHECKING:
-    from joslim.paper.drawing import Wishes
+    from joslim.paper.making import DrawingOptions
 
-# What a figure has by itself.
+# Settings that a figure has by itself.
 ITS_OWN = ("method", "cost", "seed", "widths")
 # Settings of a figure that is only drawn: how its children are timed, and a network of one's own.
 OF_DRAWING = ("model", "device", "device_file", "threads")
 
-Name = Annotated[str | None, typer.Argument(help="A figure; leave it out for a list of them.")]
+Name = Annotated[
+    str | None, typer.Argument(help="Name of the figure; without it, the figures are listed.")
+]
 Runs = Annotated[
     list[Path] | None,
-    typer.Argument(help="Folders of runs or comparisons: only drawn, nothing is trained."),
+    typer.Argument(help="Folders of finished runs or comparisons to draw; nothing is trained."),
 ]
 Out = Annotated[
     Path | None,
     typer.Option(
         "--out",
         "-o",
-        help="The figure's folder; with RUNs the picture: .png, .svg.",
+        help="Folder of the figure; with RUNS, the picture to write, .png or .svg.",
         parser=read_folder,
         metavar="PATH",
     ),
 ]
-Seeds = Annotated[str | None, typer.Option(help="Separated by commas; else as in the paper.")]
-Only = Annotated[
-    str | None, typer.Option(help="Panels to make, of those that joslim figure lists.")
+Seeds = Annotated[
+    str | None, typer.Option(help="Random seeds, separated by commas; by default the paper's.")
 ]
-Ks = Annotated[str | None, typer.Option(help="Figure k: values of K. [156,313,626,1252,3128]")]
+Only = Annotated[
+    str | None, typer.Option(help="Panels to make, separated by commas; joslim figure lists them.")
+]
+Ks = Annotated[
+    str | None,
+    typer.Option(help="Figure k: values of K, separated by commas. [156,313,626,1252,3128]"),
+]
 At = Annotated[
     str | None,
-    typer.Option(help="Figure widths: shares of the full cost. [0.3,0.5,0.7]"),
+    typer.Option(help="Figure widths: shares of the full cost, separated by commas. [0.3,0.5,0.7]"),
 ]
-TimingBatch = Annotated[int, typer.Option(help="Figure latency: inputs of a timed pass.")]
-AtOnce = Annotated[
-    int | None, typer.Option(min=1, help="Trainings at a time; as many as GPUs, or cores.")
-]
-EngineName = Annotated[
-    str, typer.Option("--engine", help="local, or submitit:timeout_min=600,... for a cluster.")
+TimingBatch = Annotated[
+    int, typer.Option(help="Figure latency: batch size of a timed forward pass.")
 ]
 
 
-def without_flags(*names: str) -> Callable[[Any], Any]:
-    """Takes the flags of these fields from a command that has one for each field of `Config`."""
-
-    def change(command: Any) -> Any:
-        kept = [p for p in command.__signature__.parameters.values() if p.name not in names]
-        command.__signature__ = inspect.Signature(kept)
-        command.__annotations__ = {p.name: p.annotation for p in kept}
-        return command
-
-    return change
-
-
-@without_flags(*ITS_OWN)
-@partial(with_flags_of_config, has_defaults=False)  # what is not given is as in the paper
+@with_training_flags(*ITS_OWN, has_defaults=False)  # the defaults are those of the paper
 def figure(
     *,
     name: Name = None,
@@ -92,14 +74,16 @@ def figure(
     as_json: AsJson = False,
     **flags: Any,
 ) -> None:
-    """Make a figure of the paper: train what is missing, and draw it; or draw finished runs.
+    """Make a figure of the paper, from new or finished runs.
 
-    Every setting can be changed, so that --model resnet8 --data digits --steps 300 makes the same
-    figure in minutes. The same command goes on where it was stopped.
+    Trains the runs that are missing; the same command continues after a stop. Every setting can be
+    changed: --model resnet8 --data digits --steps 300 makes the same figure in minutes.
     """
     if name is None:
         show_figures(as_json)
         return
+    from joslim.cli.latency import bar, check_writable
+    from joslim.cli.progress import watching_several
     from joslim.paper.figures import find_figure
 
     find_figure(name)
@@ -108,95 +92,57 @@ def figure(
         raise UserError(f"{own[0]}: figure {name} has its own; leave it out")
     if out is None:
         raise UserError("out: nothing given; type -o FOLDER, or -o FILE.png after folders of runs")
-    refuse_wishes_of_others(name, at=at, device_file=settings.get("device_file"))
-    wishes = wishes_of(at, timing_batch, settings)
+    options = drawing_options(name, at, timing_batch, settings)
     if runs:
         more = {"seeds": seeds, "only": only, "ks": ks, "at_once": at_once, **settings}
         refuse_training_flags(more, but=OF_DRAWING)
-        record = drawn(name, runs, out, wishes, settings)
+        from joslim.paper.making import draw_runs
+
+        check_writable(out)
+        with bar() as watch:
+            timed = replace(options, clock=replace(options.clock, watch=watch))
+            record = draw_runs(name, runs, out, timed)
     else:
-        lists = {"seeds": numbers("seeds", seeds), "only": names(only), "ks": numbers("ks", ks, 1)}
-        record = trained(name, out, wishes, at_once, engine, {**lists, **settings})
+        from joslim.paper.making import make_figure
+
+        lists: dict[str, Any] = {
+            "seeds": None if seeds is None else parse_numbers("seeds", seeds),
+            "only": None if only is None else [part.strip() for part in only.split(",")],
+            "ks": None if ks is None else parse_numbers("ks", ks, least=1),
+        }
+        with watching_several() as watching:
+            how = {"at_once": at_once, "engine": engine, "watch": watching}
+            record = make_figure(name, out, options=options, how=how, **lists, **settings)
     show(record, as_json)
 
 
-def drawn(
-    name: str, runs: list[Path], out: Path, wishes: Wishes, settings: dict[str, Any]
-) -> dict[str, Any]:
-    from joslim.cli.latency import bar, check_writable
-    from joslim.paper.making import draw_runs
-
-    check_writable(out)
-    with bar() as watch:
-        return draw_runs(name, runs, out, watched(wishes, watch), settings.get("model"))
-
-
-def trained(
-    name: str,
-    out: Path,
-    wishes: Wishes,
-    at_once: int | None,
-    engine: str,
-    settings: dict[str, Any],
-) -> dict[str, Any]:
-    from joslim.cli.bars import watching_several
-    from joslim.paper.making import make_figure
-
-    with watching_several() as watch:
-        how = {"at_once": at_once, "engine": engine, "watch": watch}
-        return make_figure(name, out, wishes=wishes, how=how, **settings)
-
-
-# What was typed
-
-
-def wishes_of(at: str | None, batch: int, settings: dict[str, Any]) -> Wishes:
-    """The flags that drawing needs. A device file is for the drawing of latency only."""
-    from joslim.costs.measuring import MOST_BATCH, check_count
-    from joslim.paper.drawing import Wishes
+def drawing_options(
+    name: str, at: str | None, batch: int, settings: dict[str, Any]
+) -> DrawingOptions:
+    """Collect the flags of the drawing; the device file, which no training takes, is removed."""
+    from joslim.costs.timing import BATCH_LIMIT
+    from joslim.files import json_count
     from joslim.paper.latency import Clock
+    from joslim.paper.making import DrawingOptions
 
-    check_count("timing_batch", batch, 1, MOST_BATCH)
+    for key, value, figure in (
+        ("at", at, "widths"),
+        ("device_file", settings.get("device_file"), "latency"),
+    ):
+        if value is not None and name != figure:
+            raise UserError(f"{key}: it is for figure {figure}, not {name}; leave it out")
+    json_count(batch, "timing_batch", 1, BATCH_LIMIT)
     clock = Clock(
         device=settings.get("device", "auto"),
         batch=batch,
         threads=settings.get("threads"),
         device_file=settings.pop("device_file", None),
+        model=settings.get("model"),
     )
-    return Wishes(shares(at), clock) if at is not None else Wishes(clock=clock)
+    return DrawingOptions(clock=clock) if at is None else DrawingOptions(parse_shares(at), clock)
 
 
-def refuse_wishes_of_others(name: str, **wishes: Any) -> None:
-    """What one figure takes, and the others would not look at."""
-    for key, figure in (("at", "widths"), ("device_file", "latency")):
-        if wishes[key] is not None and name != figure:
-            raise UserError(f"{key}: it is for figure {figure}, not {name}; leave it out")
-
-
-def watched(wishes: Wishes, watch: Any) -> Wishes:
-    from dataclasses import replace
-
-    return replace(wishes, clock=replace(wishes.clock, watch=watch))
-
-
-def names(text: str | None) -> list[str] | None:
-    return None if text is None else [part.strip() for part in text.split(",")]
-
-
-def numbers(field: str, text: str | None, least: int = 0) -> list[int] | None:
-    if text is None:
-        return None
-    parts = [part.strip() for part in text.split(",")]
-    for part in parts:
-        if not (part.isascii() and part.isdecimal() and least <= int(part[:20]) < 2**31):
-            raise UserError(
-                f"{field}: {part!r} is not a whole number from {least} on; "
-                "type them with commas between: 1,2,3"
-            )
-    return [int(part) for part in parts]
-
-
-def shares(text: str) -> list[float]:
+def parse_shares(text: str) -> list[float]:
     found = []
     for part in text.split(","):
         try:
@@ -208,11 +154,8 @@ def shares(text: str) -> list[float]:
     return found
 
 
-# What is shown
-
-
 def show_figures(as_json: bool) -> None:
-    """One line for each figure, and the panels that it has."""
+    """Print one line for each figure, and the panels that --only takes."""
     from joslim.paper.figures import FIGURES
     from joslim.runs.recipes import PAPER
 
@@ -230,11 +173,9 @@ def show_figures(as_json: bool) -> None:
         return
     for name, figure in FIGURES.items():
         typer.echo(f"{name:<10} {figure.summary} ({figure.place})")
-    typer.echo("type joslim figure NAME -o FOLDER; --only takes: " + panels_in_words(facts))
-
-
-def panels_in_words(facts: dict[str, Any]) -> str:
-    return ", ".join(dict.fromkeys(p for figure in facts.values() for p in figure["panels"]))
+    trials = [t for figure in FIGURES.values() for t in figure.trials]
+    panels = ", ".join(dict.fromkeys(t.recipe.removeprefix(PAPER) for t in trials))
+    typer.echo(f"type joslim figure NAME -o FOLDER; --only takes: {panels}")
 
 
 def show(record: dict[str, Any], as_json: bool) -> None:
@@ -247,17 +188,12 @@ def show(record: dict[str, Any], as_json: bool) -> None:
     console = Console(highlight=False)
     for panel in record["panels"]:
         for label, line in panel.get("lines", {}).items():
-            words = f"{panel['title']}, {panel['cost']}: {label}{area_in_words(line)}"
+            words = f"{panel['title']}, {panel['cost']}: {label}"
+            if area := line.get("area"):
+                spread = "" if area["deviation"] is None else f" ± {area['deviation']:.2f}"
+                seeds = "1 seed" if len(area["each"]) == 1 else f"{len(area['each'])} seeds"
+                words += f", area {area['mean']:.2f}{spread} % ({seeds})"
             console.print(escape(words), soft_wrap=True)
     for row in record.get("overhead", []):
         console.print(f"K = {row['every']}: {row['mean']:+.1f} % time beyond Slim's")
     console.print(escape(f"written: {', '.join(record['files'])}"), soft_wrap=True)
-
-
-def area_in_words(line: dict[str, Any]) -> str:
-    area = line.get("area")
-    if area is None:
-        return ""
-    spread = "" if area["deviation"] is None else f" ± {area['deviation']:.2f}"
-    count = len(area["each"])
-    return f", area {area['mean']:.2f}{spread} % ({count} seed{'s' if count > 1 else ''})"

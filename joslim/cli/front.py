@@ -1,4 +1,4 @@
-"""`joslim front`: the children of a run, from RUN/front.json and perhaps a device file."""
+"""`joslim front`: the Pareto front of a run, from RUN/front.json and perhaps a device file."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from joslim.cli.budgets import DeviceFile, OwnModel, tell_device
+from joslim.cli.budgets import DeviceFile, OwnModel, print_device
 
 if TYPE_CHECKING:
     from joslim.front import Front
 
 
 def front(
-    run: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
     device_file: DeviceFile = None,
     model: OwnModel = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show the children that a training has found, with their costs and errors."""
+    """Show the Pareto front of a run: its children, costs and errors."""
     from joslim.runs.fronts import timed_fronts
 
     (found,) = timed_fronts([run], [device_file] if device_file else [], model)
@@ -29,11 +29,11 @@ def front(
     else:
         show(found)
         if device_file:
-            tell_device(device_file)
+            print_device(device_file)
 
 
 def described(front: Front) -> dict[str, Any]:
-    """The file without the space, and the two figures, of the error that is known."""
+    """The content of front.json without the space, with its area and its hypervolume."""
     error = front.error
     return {
         "cost": front.cost,
@@ -48,13 +48,14 @@ def described(front: Front) -> dict[str, Any]:
 def show(front: Front) -> None:
     from rich.console import Console
 
-    from joslim.reports.tables import format_size, front_table, title
+    from joslim.results.tables import front_table, print_table, title
+    from joslim.units import format_size
 
     console = Console(highlight=False)
-    console.print(front_table(front))
+    print_table(console, front_table(front))
     low, full = (format_size(front.key, end) for end in front.span)
     console.print(f"smallest {low}, full {full}")
-    if len(front) == 1:  # a curve takes two
+    if len(front) == 1:  # a curve takes two children
         return
     if front.error is None:
         console.print("no error is known for all children: no area, no hypervolume")

@@ -1,4 +1,4 @@
-"""`joslim latency`: measure children on this device, and keep it as a device file."""
+"""`joslim latency`: measure children on this device, and write a device file."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from joslim.errors import UserError
+from joslim.files import json_count
 
 if TYPE_CHECKING:
     from joslim.costs.device_file import DeviceFile
-    from joslim.costs.measuring import Setting, Watch
+    from joslim.costs.timing import Setting, Watch
     from joslim.slimmable import SlimmableNet
-    from joslim.widths import Widths
+    from joslim.space import Widths
 
-# Of a network: fewer do not tell a model's error.
-LEAST_CHILDREN = 10
+# The error of the model cannot be estimated from fewer children.
+FEWEST_CHILDREN = 10
 # Children that are measured again at the end, for the machine's own repeatability.
 AGAIN = 8
 
@@ -29,44 +30,50 @@ def latency(
     what: Annotated[
         str,
         typer.Argument(
-            help="A built-in model, package.module:function, or the folder of a run.",
+            help="Built-in model, package.module:function, or folder of a run.",
             metavar="MODEL|RUN",
         ),
     ],
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="The device file to write.", metavar="FILE")
+        Path, typer.Option("--out", "-o", help="Device file to write.", metavar="FILE")
     ] = Path("latency.json"),
     shape: Annotated[
         str | None,
         typer.Option("--input", help="Shape of one input, such as 3x224x224.", metavar="CxHxW"),
     ] = None,
     low: Annotated[
-        float | None, typer.Option(help="Smallest share of its channels that a layer may keep.")
+        float | None,
+        typer.Option(
+            help="Lowest width multiplier: the least share of its channels that a layer keeps."
+        ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="A run's own model again: package.module:function.")
+        str | None,
+        typer.Option(help="Your own model as package.module:function, if the run has one."),
     ] = None,
-    threads: Annotated[int | None, typer.Option(help="Threads of the processor.")] = None,
-    batch: Annotated[int, typer.Option(help="Inputs in a forward pass.")] = 1,
-    precision: Annotated[str, typer.Option(help="fp32, bf16 or fp16.")] = "fp32",
-    backend: Annotated[str, typer.Option(help="eager, compiled or onnxruntime.")] = "eager",
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
-    children: Annotated[int, typer.Option(help="How many children are measured.")] = 64,
-    repeats: Annotated[int, typer.Option(help="How often each of them has its turn.")] = 5,
+    threads: Annotated[int | None, typer.Option(help="Number of processor threads.")] = None,
+    batch: Annotated[int, typer.Option(help="Number of inputs in a forward pass.")] = 1,
+    precision: Annotated[str, typer.Option(help="Precision: fp32, bf16 or fp16.")] = "fp32",
+    backend: Annotated[
+        str, typer.Option(help="How a child is run: eager, compiled or onnxruntime.")
+    ] = "eager",
+    device: Annotated[str, typer.Option(help="Device: cpu, cuda or cuda:N.")] = "cpu",
+    children: Annotated[int, typer.Option(help="Number of children to measure.")] = 64,
+    repeats: Annotated[int, typer.Option(help="Number of turns of each child.")] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Measure children of a network on this device, and those of the front of a run.
+    """Measure the latency of children on this device.
 
-    The file gives pick, export, front, allocate and report their --device-file, and a training with
+    Give the file to pick, export, front, allocate and report as --device-file, or to train with
     --cost latency.
     """
-    from joslim.costs.device_file import MOST_CHILDREN
-    from joslim.costs.latency import MOST_REPEATS
-    from joslim.costs.measuring import Setting, check_count, import_onnxruntime
+    from joslim.costs.device_file import CHILDREN_LIMIT
+    from joslim.costs.latency import REPEATS_LIMIT
+    from joslim.costs.timing import Setting, import_onnxruntime
 
     setting = Setting(threads, batch, precision, backend)
-    check_count("children", children, LEAST_CHILDREN, MOST_CHILDREN)
-    check_count("repeats", repeats, 1, MOST_REPEATS)
+    json_count(children, "children", FEWEST_CHILDREN, CHILDREN_LIMIT)
+    json_count(repeats, "repeats", 1, REPEATS_LIMIT)
     check_writable(out)
     if backend == "onnxruntime":
         import_onnxruntime()
@@ -83,7 +90,7 @@ def latency(
 
 
 def check_writable(out: Path) -> None:
-    """Before anything is measured, which takes a while."""
+    """Refuse a file that cannot be written, before the measurement takes its time."""
     if out.is_dir() or not out.parent.is_dir() or not os.access(out.parent, os.W_OK):
         why = "a folder" if out.is_dir() else "its folder cannot be written to"
         raise UserError(f"out: {str(out)!r}: {why}; type -o FILE")
@@ -92,7 +99,7 @@ def check_writable(out: Path) -> None:
 def load_network(
     what: str, shape: str | None, low: float | None, model: str | None
 ) -> tuple[SlimmableNet, list[Widths]]:
-    """The network, and the children of its front if it is that of a run."""
+    """Load the network, and the children of the front if it is the network of a run."""
     from joslim.models import MODELS
     from joslim.runs.fronts import opened
     from joslim.runs.network import blank_input, default_shape, load_model, parse_shape
@@ -131,9 +138,13 @@ def measured_facts(
 ) -> tuple[DeviceFile, dict[str, Any]]:
     import numpy as np
 
-    from joslim.costs.latency import measure_device, with_both_ends
-    from joslim.costs.latency_model import LatencyModel, held_out_error
-    from joslim.costs.measuring import measure
+    from joslim.costs.latency import (
+        LatencyModel,
+        held_out_error,
+        measure_device,
+        with_both_ends,
+    )
+    from joslim.costs.timing import measure
 
     chosen = with_both_ends(net, count, np.random.default_rng(0))
     if len(chosen) < 2:
@@ -169,6 +180,8 @@ def show(facts: dict[str, Any], conditions: str) -> None:
     from rich.markup import escape
     from rich.table import Table
 
+    from joslim.results.tables import print_table
+
     console = Console(highlight=False)
     front = {f"front, child {i}": row for i, row in enumerate(facts["front"], start=1)}
     console.print(escape(f"{facts['network']} on {conditions}"))
@@ -178,7 +191,7 @@ def show(facts: dict[str, Any], conditions: str) -> None:
     for name, row in {**facts["sizes"], **front}.items():
         times = (f"{row[key]:.3f} ms" for key in ("ms", "modelled_ms"))
         table.add_row(name, *times, percent(row["spread"]))
-    console.print(table)
+    print_table(console, table)
     console.print(
         f"model: off by {percent(facts['held_out_error'])} on children that it has not seen; "
         f"the machine itself, measured again: {percent(facts['repeatability'])}"
@@ -196,7 +209,7 @@ def percent(share: float) -> str:
 
 @contextmanager
 def bar() -> Iterator[Watch]:
-    """Inside, a function that shows how far a measurement is. Silent if stderr is no terminal."""
+    """Yield a function that shows the progress; it is silent if stderr is no terminal."""
     from rich.console import Console
     from rich.progress import Progress
 

@@ -1,4 +1,4 @@
-"""`joslim pick`: the child that fits a budget, from RUN/front.json and perhaps a device file."""
+"""`joslim pick`: the child of a run that fits a budget."""
 
 from __future__ import annotations
 
@@ -8,49 +8,39 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from joslim.cli.budgets import (
-    DeviceFile,
-    LatencyMs,
-    Macs,
-    Memory,
-    OwnModel,
-    Params,
-    budgets_of,
-    tell_device,
-)
+from joslim.cli.budgets import DeviceFile, OwnModel, budgets_of, print_device, with_budgets
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from joslim.front import Front, Point
 
 
+@with_budgets
 def pick(
     run: Annotated[Path, typer.Argument(help="The folder of a run.")],
-    macs: Macs = None,
-    memory: Memory = None,
-    latency_ms: LatencyMs = None,
-    params: Params = None,
     device_file: DeviceFile = None,
     model: OwnModel = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    **texts: list[str] | None,
 ) -> None:
-    """Show the child with the least training loss that fits all budgets."""
+    """Show the child (subnet) that fits your budgets.
+
+    It is the child of the Pareto front with the least training loss that fits all budgets.
+    """
     from joslim.runs.fronts import timed_fronts
 
-    budgets = budgets_of(macs=macs, memory=memory, latency_ms=latency_ms, params=params)
+    budgets = budgets_of(**texts)
     (front,) = timed_fronts([run], [device_file] if device_file else [], model)
     child = front.pick(**budgets)
     if as_json:
-        typer.echo(json.dumps(described(front, child, budgets), indent=2))
+        typer.echo(json.dumps(to_json(front, child, budgets), indent=2))
     else:
         show(front, child, budgets)
         if device_file:
-            tell_device(device_file)
+            print_device(device_file)
 
 
-def described(front: Front, child: Point, budgets: dict[str, float]) -> dict[str, Any]:
-    """The child as in the file, what it leaves of the budgets, and the child it is short of."""
+def to_json(front: Front, child: Point, budgets: dict[str, float]) -> dict[str, Any]:
+    """The child as in front.json, the rest of the budgets, and the next better child."""
     from joslim.front import exceeded, margins
 
     record = {**child.to_json(), "margin": margins(child, budgets), "next_better": None}
@@ -60,35 +50,50 @@ def described(front: Front, child: Point, budgets: dict[str, float]) -> dict[str
 
 
 def show(front: Front, child: Point, budgets: dict[str, float]) -> None:
+    """Print the child beside the largest one, the rest of the budgets, and its channels."""
     from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from joslim.front import margins
+    from joslim.results.tables import any_known, cells, print_table, title
+    from joslim.units import format_size
 
     console = Console(highlight=False)
-    console.print(summary_table(front, child))
-    for line in (budget_line(child, budgets), next_line(front, budgets)):
-        console.print(line, soft_wrap=True)
-    console.print(channels_table(child))
-
-
-def budget_line(child: Point, budgets: dict[str, float]) -> str:
-    """Left: 1.2M of 20.0M macs, 0.30 ms of 8.00 ms latency."""
-    from joslim.front import margins
-    from joslim.reports.tables import format_size, title
-
-    left = margins(child, budgets)
-    parts = [
-        f"{format_size(name, left[name])} of {format_size(name, most)} {title(name)}"
-        for name, most in budgets.items()
+    position = list(front).index(child) + 1
+    summary = Table(title=f"Child {position} of {len(front)}", title_justify="left")
+    for column in ("", "this child", "largest child"):
+        summary.add_column(column, justify="right" if column else "left")
+    errors = [name for name in ("val_error", "test_error") if any_known(front, name)]
+    names = (*front.costs, "train_loss", *errors)
+    for name, here, there in zip(names, cells(child, names), cells(front[-1], names)):
+        summary.add_row(title(name), here, there)
+    print_table(console, summary)
+    left = [
+        f"{format_size(name, rest)} of {format_size(name, budgets[name])} {title(name)}"
+        for name, rest in margins(child, budgets).items()
     ]
-    return f"left: {', '.join(parts)}"
+    console.print(f"left: {', '.join(left)}", soft_wrap=True)
+    better = next_better(front, budgets)
+    console.print(f"next better child by training loss: {better}", soft_wrap=True)
+    channels = Table(title="Channels", title_justify="left")
+    channels.add_column("dim", overflow="fold")
+    for column in ("channels", "of"):
+        channels.add_column(column, justify="right")
+    for dim, count in zip(child.widths.space.dims, child.widths.counts):
+        channels.add_row(escape(dim.name), str(count), str(dim.full))
+    print_table(console, channels)
 
 
-def next_line(front: Front, budgets: dict[str, float]) -> str:
+def next_better(front: Front, budgets: dict[str, float]) -> str:
+    """The next better child in words: "macs 40.6M (20.6M over) for train loss 0.1234"."""
     from joslim.front import exceeded
-    from joslim.reports.tables import cells, format_size, title
+    from joslim.results.tables import cells, title
+    from joslim.units import format_size
 
     better = front.next_better(**budgets)
     if better is None:
-        return "next better child by training loss: none, this is the best one"
+        return "none, this is the best one"
     costs = [
         f"{title(name)} {format_size(name, better.costs[name])} ({format_size(name, over)} over)"
         for name, over in exceeded(better, budgets).items()
@@ -96,34 +101,4 @@ def next_line(front: Front, budgets: dict[str, float]) -> str:
     known = [name for name in ("val_error", "test_error") if getattr(better, name) is not None]
     names = ("train_loss", *known)
     worth = [f"{title(name)} {text}" for name, text in zip(names, cells(better, names))]
-    return f"next better child by training loss: {', '.join(costs)} for {', '.join(worth)}"
-
-
-def summary_table(front: Front, child: Point) -> Table:
-    """Costs and errors, beside those of the front's most expensive child."""
-    from rich.table import Table
-
-    from joslim.reports.tables import any_known, cells, title
-
-    position = list(front).index(child) + 1
-    table = Table(title=f"Child {position} of {len(front)}", title_justify="left")
-    errors = [name for name in ("val_error", "test_error") if any_known(front, name)]
-    names = (*front.costs, "train_loss", *errors)
-    for column in ("", "this child", "largest child"):
-        table.add_column(column, justify="right" if column else "left")
-    for name, here, there in zip(names, cells(child, names), cells(front[-1], names)):
-        table.add_row(title(name), here, there)
-    return table
-
-
-def channels_table(child: Point) -> Table:
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(title="Channels", title_justify="left")
-    table.add_column("dim", overflow="fold")
-    for column in ("channels", "of"):
-        table.add_column(column, justify="right")
-    for dim, count in zip(child.widths.space.dims, child.widths.counts):
-        table.add_row(escape(dim.name), str(count), str(dim.full))
-    return table
+    return f"{', '.join(costs)} for {', '.join(worth)}"

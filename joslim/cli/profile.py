@@ -1,4 +1,4 @@
-"""`joslim profile`: what can be slimmed, and what every size costs."""
+"""`joslim profile`: the search space of a network, its frozen layers and its costs."""
 
 from __future__ import annotations
 
@@ -10,21 +10,26 @@ import typer
 if TYPE_CHECKING:
     from joslim.slimmable import SlimmableNet
 
-COUNTED = ("macs", "params", "memory")
-
 
 def profile(
-    model: Annotated[str, typer.Argument(help="A built-in model, or package.module:function.")],
+    model: Annotated[str, typer.Argument(help="Built-in model, or package.module:function.")],
     shape: Annotated[
         str | None,
         typer.Option("--input", help="Shape of one input, such as 3x224x224.", metavar="CxHxW"),
     ] = None,
     low: Annotated[
-        float | None, typer.Option(help="Smallest share of its channels that a layer may keep.")
+        float | None,
+        typer.Option(
+            help="Lowest width multiplier: the least share of its channels that a layer keeps."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show the knobs of a network, what is frozen and why, and what its sizes cost."""
+    """Show the search space of a network and the cost of its sizes.
+
+    Lists the knobs (search dimensions) with their layers, and the layers that keep their width with
+    the reasons.
+    """
     from joslim.runs.network import blank_input, default_shape, load_model, parse_shape
 
     given = parse_shape(shape) if shape is not None else None
@@ -42,7 +47,7 @@ def profile(
 
 
 def described(net: SlimmableNet) -> dict[str, Any]:
-    from joslim.costs import cost
+    from joslim.costs import COSTS, cost
 
     space = net.space
     knobs = []
@@ -64,14 +69,19 @@ def described(net: SlimmableNet) -> dict[str, Any]:
         "frozen": [vars(frozen) for frozen in net.frozen],
         "costs": {
             name: {size: cost(name, net)(widths) for size, widths in children.items()}
-            for name in COUNTED
+            for name, info in COSTS.items()
+            if info.on_every_front
         },
+        "uncounted": [vars(uncounted) for uncounted in net.uncounted],
     }
 
 
 def show(facts: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
+
+    from joslim.results.tables import print_table
+    from joslim.units import format_size
 
     console = Console()
     shape = "x".join(map(str, facts["input"]))
@@ -83,34 +93,30 @@ def show(facts: dict[str, Any]) -> None:
     for column in ("channels", "lowest"):
         knobs.add_column(column, justify="right")
     for knob in facts["knobs"]:
-        layers = shortened(knob["layers"])
-        knobs.add_row(knob["name"], layers, distinct(knob["channels"]), distinct(knob["lowest"]))
-    console.print(knobs)
+        layers = ", ".join(knob["layers"][:3])
+        if len(knob["layers"]) > 3:
+            layers += f" and {len(knob['layers']) - 3} more"
+        counts = (dict.fromkeys(knob[key]) for key in ("channels", "lowest"))
+        knobs.add_row(knob["name"], layers, *(", ".join(map(str, each)) for each in counts))
+    print_table(console, knobs)
     if facts["frozen"]:
         frozen = Table(title="Frozen", title_justify="left")
         for column in ("layer", "channels", "why"):
             frozen.add_column(column, overflow="fold")
         for row in facts["frozen"]:
             frozen.add_row(row["layer"], str(row["channels"]), row["why"])
-        console.print(frozen)
+        print_table(console, frozen)
     costs = Table(title="Costs for one input", title_justify="left")
     for column in ("", "smallest", "half", "full"):
         costs.add_column(column, justify="right" if column else "left")
     for name, prices in facts["costs"].items():
-        costs.add_row(name, *(readable(name, price) for price in prices.values()))
-    console.print(costs)
-
-
-def shortened(layers: list[str], most: int = 3) -> str:
-    more = f" and {len(layers) - most} more" if len(layers) > most else ""
-    return ", ".join(layers[:most]) + more
-
-
-def distinct(numbers: list[int]) -> str:
-    return ", ".join(map(str, dict.fromkeys(numbers)))
-
-
-def readable(name: str, value: float) -> str:
-    if name == "memory":
-        return f"{value / 1e6:.3f} MB"
-    return f"{value / 1e6:.3f} M"
+        costs.add_row(name, *(format_size(name, price) for price in prices.values()))
+    print_table(console, costs)
+    if facts["uncounted"]:
+        missing = Table(title="Not in these costs, which are too low", title_justify="left")
+        for column in ("cost", "layer", "what"):
+            missing.add_column(column, overflow="fold")
+        for row in facts["uncounted"]:
+            cost = "macs, memory" if row["cost"] == "macs" else row["cost"]
+            missing.add_row(cost, row["layer"], row["what"])
+        print_table(console, missing)

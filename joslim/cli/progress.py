@@ -1,20 +1,33 @@
-"""A live bar on stderr: losses of the largest and the smallest child, rounds, time left."""
+"""Progress on stderr: the bar of one training, and the bars of several trainings at once."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Column
 
 if TYPE_CHECKING:
-    from joslim.runs.training import Progress as Report
-    from joslim.runs.training import Watcher
+    from joslim.comparing.run import Status
+    from joslim.comparing.run import Watcher as SeveralWatcher
+    from joslim.runs.driver import Progress as Report
+    from joslim.runs.driver import Watcher
 
+RUNNING = ("training", "judging")
+ENDED = ("finished", "failed")
 TITLES = {"train": "training", "front": "judging children"}
 
 
@@ -23,16 +36,22 @@ def speaks() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-@contextmanager
-def watching() -> Iterator[Watcher]:
-    """Inside, a function that shows what a training reports. Silent if stderr is no terminal."""
-    console = Console(stderr=True)
-    # On a narrow terminal it is the bar that gives way.
-    bar = Progress(
+def _columns() -> list[ProgressColumn]:
+    """Columns of all bars. On a narrow terminal only the bar becomes shorter."""
+    return [
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
         MofNCompleteColumn(table_column=Column(no_wrap=True)),
         TimeRemainingColumn(table_column=Column(no_wrap=True)),
+    ]
+
+
+@contextmanager
+def watching() -> Iterator[Watcher]:
+    """Give a function that shows the progress of a training, if stderr is a terminal."""
+    console = Console(stderr=True)
+    bar = Progress(
+        *_columns(),
         TextColumn("{task.fields[words]}"),
         console=console,
         transient=True,
@@ -58,3 +77,58 @@ def words(report: Report) -> str:
     if report.others_loss is not None:
         losses += f" others {report.others_loss:.3f}"
     return f"{losses} round {report.round}, {report.children} children"
+
+
+@contextmanager
+def watching_several() -> Iterator[SeveralWatcher]:
+    """Give a function that shows several trainings: bars in a terminal, else lines."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield Lines()
+        return
+    with Progress(*_columns(), console=console, transient=True) as progress:
+        yield Bars(progress)
+
+
+class Bars:
+    """Shows a bar for each run that is training now, and one for all runs."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
+        self.everything = progress.add_task("runs", total=None)
+        self.tasks: dict[str, int] = {}
+
+    def __call__(self, statuses: list[Status]) -> None:
+        ended = sum(status.state in ENDED for status in statuses)
+        self.progress.update(self.everything, completed=ended, total=len(statuses))
+        for status in statuses:
+            self.update(status)
+
+    def update(self, status: Status) -> None:
+        runs = status.state in RUNNING
+        if runs and status.name not in self.tasks:
+            self.tasks[status.name] = self.progress.add_task("", total=None)
+        if status.name in self.tasks:
+            self.progress.update(
+                self.tasks[status.name],  # type: ignore[arg-type]
+                description=f"{escape(status.name)} {status.state}",
+                completed=status.done,
+                total=status.total or None,
+                visible=runs,
+            )
+
+
+class Lines:
+    """Prints a line whenever a training begins, is judged, or ends."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, str] = {}
+
+    def __call__(self, statuses: list[Status]) -> None:
+        ended = sum(status.state in ENDED for status in statuses)
+        for status in statuses:
+            before = self.states.get(status.name, "waiting")
+            if status.state != before:
+                self.states[status.name] = status.state
+                place = f"{ended} of {len(statuses)} runs ended"
+                print(f"{status.name}: {status.state} ({place})", file=sys.stderr, flush=True)

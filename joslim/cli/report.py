@@ -1,4 +1,4 @@
-"""`joslim report`: one page about some runs that opens offline, or a picture for a paper."""
+"""`joslim report`: a page about runs that opens offline, or a picture of their fronts."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def report(
         typer.Option(
             "--out",
             "-o",
-            help="NAME.html, or a picture: NAME.svg, NAME.png [default: RUN/report.html].",
+            help="Page NAME.html, or picture NAME.svg or NAME.png [default: RUN/report.html].",
             metavar="FILE",
         ),
     ] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Write it again while a run trains, until it ends.")
+        bool, typer.Option("--watch", help="Keep the page up to date while the run trains.")
     ] = False,
     device_file: DeviceFiles = None,
 ) -> None:
-    """Write one page that shows everything about a run, or about several side by side."""
+    """Write a web page about one run, or about several side by side."""
     from joslim.comparing.plan import is_comparison, run_folders
-    from joslim.reports.tables import format_size
     from joslim.runs import report as reporting
+    from joslim.units import format_size
 
     if watch and device_file:
         raise UserError("device_file: it is for runs that have finished; leave out --watch")

@@ -1,4 +1,4 @@
-"""`joslim train`: weights and widths jointly, into a run folder. `joslim resume`: go on."""
+"""`joslim train` and `joslim resume`, and the flags that other commands share with them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from joslim.errors import UserError
-from joslim.runs.config import DEFAULTS, FIELDS, kind_of, read_config_file
+from joslim.runs.config import DEFAULTS, FIELDS, TITLES, kind_of, read_config_file
 
 
 def read_folder(text: str) -> Path:
-    """An empty one is most likely a variable that is not set: it is not the current folder."""
+    """Refuse an empty name, which is most likely a variable that is not set."""
     if not text.strip():
         raise typer.BadParameter("it is empty; type the name of a folder")
     return Path(text)
@@ -24,26 +25,27 @@ def read_folder(text: str) -> Path:
 
 Out = Annotated[
     Path | None,
-    typer.Option("--out", help="The run folder.", parser=read_folder, metavar="FOLDER"),
+    typer.Option("--out", help="Run folder to write.", parser=read_folder, metavar="FOLDER"),
 ]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Begin anew in a folder with a run.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on if there is something to go on.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run in the folder.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue the run that is in the folder.")]
 ConfigFile = Annotated[
-    Path | None, typer.Option("--config", help="A .toml or .json file with these options as keys.")
+    Path | None,
+    typer.Option("--config", help="A .toml or .json file with these options as keys."),
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Time, memory and rounds; trains and writes nothing.")
+    bool, typer.Option("--dry-run", help="Estimate time, memory and rounds; write nothing.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 def with_flags_of_config(
     command: Callable[..., None], has_defaults: bool = True
 ) -> Callable[..., None]:
-    """Gives the command a flag for each field of `Config`, which it gets as keyword arguments.
+    """Give the command a flag for each setting of `Config`, passed as keyword arguments.
 
-    A flag that is not given is None, so that a file's value can stand. has_defaults: else what is
-    not given comes from elsewhere.
+    A flag that is not given is None, so that the value of a file can stand. has_defaults: Whether
+    the help shows the defaults; some commands take them from elsewhere.
     """
     own = list(inspect.signature(command, eval_str=True).parameters.values())
     flags = [
@@ -67,17 +69,19 @@ def annotation(field: Field[Any], has_defaults: bool) -> Any:
     shown = "" if default is None or kind is bool or not has_defaults else f" [{default}]"
     name = field.name.replace("_", "-")
     flag = f"--{name}/--no-{name}" if default is True else f"--{name}"
-    words = field.metadata["help"] + shown
+    options: dict[str, Any] = {
+        "help": field.metadata["help"] + shown,
+        "rich_help_panel": TITLES[field.name],
+    }
+    if kind is not bool:
+        options["metavar"] = {int: "INTEGER", float: "NUMBER", str: "TEXT"}[kind]
     if kind in (int, float):
-        metavar = "INTEGER" if kind is int else "NUMBER"
-        return Annotated[
-            kind | None, typer.Option(flag, help=words, parser=reader(kind), metavar=metavar)
-        ]
-    return Annotated[kind | None, typer.Option(flag, help=words)]
+        options["parser"] = reader(kind)
+    return Annotated[kind | None, typer.Option(flag, **options)]
 
 
 def reader(kind: type) -> Callable[[str], Any]:
-    """What cannot be read stays as it was typed: the configuration says what is allowed."""
+    """Read a number. Other text stays as it is: the configuration says what is allowed."""
 
     def read(text: str) -> Any:
         try:
@@ -88,8 +92,26 @@ def reader(kind: type) -> Callable[[str], Any]:
     return read
 
 
+class GroupedHelp(TyperCommand):
+    """A command whose help lists its options by panel, the command's own options last."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            if (record := parameter.get_help_record(ctx)) is not None:
+                kind = f"{parameter.param_type_name.capitalize()}s"
+                title = getattr(parameter, "rich_help_panel", None) or kind
+                panels.setdefault(title, []).append(record)
+        for title, records in panels.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
 def settings_of(config: Path | None, flags: dict[str, Any]) -> dict[str, Any]:
-    """Those of the file, and over them what was typed. Of steps and epochs, what was typed."""
+    """Return the settings of the file, replaced by those that were typed.
+
+    Steps that were typed also replace epochs of the file, and epochs steps.
+    """
     given = {name: value for name, value in flags.items() if value is not None}
     filed = read_config_file(config) if config is not None else {}
     if {"steps", "epochs"} & given.keys():
@@ -98,6 +120,7 @@ def settings_of(config: Path | None, flags: dict[str, Any]) -> dict[str, Any]:
 
 
 def refuse_training_flags(given: dict[str, Any], but: tuple[str, ...] = ()) -> None:
+    """Refuse settings of a training where nothing is trained."""
     for name, value in given.items():
         if value is not None and name not in but:
             flag = "--" + name.replace("_", "-")
@@ -117,7 +140,11 @@ def train(
     as_json: AsJson = False,
     **flags: Any,
 ) -> None:
-    """Train a slimmable network and choose its widths; ends with a front in a run folder."""
+    """Train a slimmable network and find its Pareto front.
+
+    The widths of its children (subnets) are chosen while the shared weights train. The run folder
+    holds the front, the weights and everything else about the run.
+    """
     values = settings_of(config, flags)
     if overwrite and resume:
         raise UserError("resume: --overwrite and --resume exclude each other; type only one")
@@ -128,16 +155,18 @@ def train(
 
 
 def resume(
-    run: Annotated[Path, typer.Argument(help="The folder of a run that was stopped.")],
+    run: Annotated[Path, typer.Argument(help="Folder of the run.")],
     model: Annotated[
-        str | None, typer.Option(help="Your own model again: package.module:function.")
+        str | None,
+        typer.Option(help="Your own model as package.module:function, if the run has one."),
     ] = None,
     until: Annotated[
-        int | None, typer.Option(min=1, help="Train on to this step, past the end if need be.")
+        int | None,
+        typer.Option(min=1, help="Train to this step, also past the planned end of the run."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Go on with a training that was stopped, with the same configuration."""
+    """Continue a run that was stopped, with the same configuration."""
     from joslim.runs.run import load
 
     stored = load(run)
@@ -162,14 +191,14 @@ def resume(
 
 
 def run_training(values: dict[str, Any], as_json: bool, **where: Any) -> None:
+    """Train, show the progress, and print the front."""
     from joslim.cli.front import described, show
     from joslim.cli.progress import speaks, watching
     from joslim.runs.config import config_of
-    from joslim.runs.training import train as run_train
+    from joslim.runs.driver import run_training as run
 
-    checked = config_of(values).to_json()
     with watching() as watch:
-        finished = run_train(**checked, **where, watch=watch)
+        finished = run(config_of(values), **where, watch=watch)
     if not speaks():
         return
     if fresh := finished.fresh:
@@ -183,13 +212,17 @@ def run_training(values: dict[str, Any], as_json: bool, **where: Any) -> None:
 
 
 def show_estimate(values: dict[str, Any], as_json: bool) -> None:
+    """Print the estimate of a dry run."""
+    from joslim.results.tables import duration
     from joslim.runs.config import config_of
     from joslim.runs.dry_run import estimate
-    from joslim.runs.job import make_job
+    from joslim.units import format_size
 
-    facts = estimate(make_job(config_of(values)))
+    facts = estimate(config_of(values))
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
         return
     for name, value in facts.items():
         typer.echo(f"{name.replace('_', ' '):<16} {value}")
+    hours = facts["hours_of_steps"] + facts["hours_of_rounds"]
+    typer.echo(f"about {duration(3600 * hours)}, {format_size('memory', facts['memory_bytes'])}")

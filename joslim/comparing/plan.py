@@ -1,12 +1,11 @@
 """The plan of a comparison: which trainings there are, and the settings that they share.
 
-It is written to compare.json before anything is trained, and only ever grows: a later command may
-add seeds, methods, costs and networks, and may not change what the others were trained with.
+The plan is written to compare.json before anything is trained, and it only ever grows: a later
+command may add seeds, methods, costs and networks, but it may not change the settings.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -16,27 +15,39 @@ from pathlib import Path
 from typing import Any
 
 from joslim.errors import UserError, unknown
+from joslim.files import (
+    json_count,
+    json_name,
+    json_rows,
+    json_value,
+    parse_json,
+    read_text,
+    shown,
+)
+from joslim.results.comparison import Comparison, Entry
+from joslim.results.groups import refuse_repetitions
+from joslim.results.record import MOST_SEED, read_record
+from joslim.results.run_files import FINISHED, TRAINING, refuse_unfinished, status_of, tail
 from joslim.runs.config import (
     DEFAULTS,
     FIELDS,
+    MOST_BYTES,
     SEARCH_OPTIONS,
     SEARCHING,
     WHERE_AND_HOW,
     checked,
     config_of,
-    config_text,
 )
-from joslim.untrusted import json_count, json_name, json_rows, json_value, shown
 
 FILE = "compare.json"
 METHODS = ("slim", "bignas", "joslim")
 SEEDS = (0, 1, 2)
 MOST_TASKS = 10_000
-MOST_SEED = 2**31 - 1
+NOT_TRAINED = "not trained yet"
 
-# Each field of a task, and the list that it is taken from.
+# The fields of a task, and the lists that their values are taken from.
 LISTS = {"model": "models", "cost": "costs", "method": "methods", "seed": "seeds"}
-# Settings that only some methods can take: the others are trained without them.
+# Settings that only some methods take: the others are trained without them.
 ONLY_FOR = {
     **dict.fromkeys(("searcher", *SEARCH_OPTIONS), SEARCHING),
     "replay": ("joslim",),
@@ -55,7 +66,7 @@ class Task:
 
     @property
     def name(self) -> str:
-        """Of its run folder. All parts are always there: a plan that grows keeps its names."""
+        """Name of its run folder, with all parts, so that a plan that grows keeps its names."""
         model = re.sub(r"[^\w.-]", ".", self.model)
         return f"{model}-{self.cost}-{self.method}-seed{self.seed}"
 
@@ -65,9 +76,13 @@ class Task:
 
 @dataclass(frozen=True)
 class Plan:
+    """The trainings of a comparison, and the settings that they share.
+
+    at_once: by the name of a task, how many ran at once when it was trained, itself included.
+    """
+
     tasks: tuple[Task, ...]
     settings: dict[str, Any]
-    # By the name of a task: how many ran at once when it was trained, itself included.
     at_once: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -79,7 +94,7 @@ class Plan:
                 raise UserError(f"models: {both} would share the folder {task.name!r}")
 
     def options(self, task: Task) -> dict[str, Any]:
-        """What this training is asked to do: fields of its configuration."""
+        """Return the settings of one training, without those that its method does not take."""
         settings = {
             key: value
             for key, value in self.settings.items()
@@ -88,17 +103,17 @@ class Plan:
         return {**settings, **task.to_json()}
 
     def values(self, name: str) -> list[Any]:
-        """All values of a field of its tasks, in their order."""
+        """Return all values of a field of the tasks, in their order."""
         return list(dict.fromkeys(getattr(task, name) for task in self.tasks))
 
     def grown(self, more: Plan) -> Plan:
-        """With the tasks of another plan too; the settings stay, save where and how it runs."""
+        """Add the tasks of another plan; of the settings only where and how it runs may change."""
         tasks = tuple(dict.fromkeys([*self.tasks, *more.tasks]))
         changed = {key: more.settings[key] for key in WHERE_AND_HOW if key in more.settings}
         return Plan(tasks, {**self.settings, **changed}, self.at_once)
 
     def running(self, tasks: Iterable[Task], at_once: int) -> Plan:
-        """The same plan, when these of its tasks have been trained so many at once."""
+        """Note that these tasks are trained so many at once."""
         most = {task.name: max(at_once, self.at_once.get(task.name, 1)) for task in tasks}
         return Plan(self.tasks, self.settings, {**self.at_once, **most})
 
@@ -108,10 +123,10 @@ class Plan:
 
     @classmethod
     def read(cls, folder: Path) -> Plan:
-        """A plan that anybody may have written: what is wrong in it is a UserError."""
+        """Read a plan that anybody may have written: each mistake in it is a UserError."""
         file = folder / FILE
         try:
-            record = json.loads(config_text(file))
+            record = parse_json(read_text(file, MOST_BYTES, "config"), FILE)
             settings = json_value(record, "settings", FILE)
             if not isinstance(settings, dict):
                 raise UserError(f"{FILE}.settings: {shown(settings)} is not a JSON object")
@@ -128,16 +143,14 @@ class Plan:
             return cls(tasks, settings, counts)
         except UserError as error:
             raise UserError(f"comparison {str(folder)!r}: {error}") from error
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"comparison {str(folder)!r}: {FILE} is broken: {error}") from error
 
 
 def is_comparison(folder: Path) -> bool:
-    return os.path.isfile(folder / FILE)  # also where the name is none that a file can have
+    return os.path.isfile(folder / FILE)  # False as well for a name that no file can have
 
 
 def run_folders(paths: Iterable[str | Path]) -> list[Path]:
-    """Folders of runs; a comparison stands for all of its runs."""
+    """Replace the folder of each comparison by the folders of its runs."""
     folders: list[Path] = []
     for path in map(Path, paths):
         if is_comparison(path):
@@ -157,34 +170,45 @@ def task_of_json(row: Any, where: str) -> Task:
     return Task(**texts, seed=seed)
 
 
+# What a command asks for
+
+
 def asked_plan(
     lists: Mapping[str, Sequence[Any] | None], settings: Mapping[str, Any], known: Plan | None
 ) -> Plan:
-    """What a command asks for. Lists and settings that it leaves out are those of the known plan.
+    """Make the plan of a command; lists and settings that it leaves out are those of `known`.
 
     lists: models, costs, methods and seeds; None where it is left out.
     """
-    given = checked_settings(settings)
+    given = _checked_settings(settings)
     if known is None:
-        return Plan(with_takers(grid(lists, first_values(given)), given), given)
-    refuse_changes(given, known)
-    refuse_code_of_a_file(lists["models"], known)
-    left_out = all(values is None for values in lists.values())
-    tasks = known.tasks if left_out else grid(lists, {n: known.values(n) for n in LISTS})
-    return Plan(with_takers(tasks, given), {**trusted_settings(known), **given})
+        named = config_of({"recipe": given.get("recipe")})  # a recipe may name the network
+        first = {"model": [named.model], "cost": [named.cost], "method": METHODS, "seed": SEEDS}
+        tasks, kept = _grid(lists, first), {}
+    else:
+        _refuse_changes(given, known)
+        _refuse_code_of_a_file(lists["models"], known)
+        left_out = all(values is None for values in lists.values())
+        tasks = known.tasks if left_out else _grid(lists, {n: known.values(n) for n in LISTS})
+        # The file may be a stranger's: it must not say where to download to.
+        root = known.settings.get("data_root")
+        dropped = () if root is None or Path(root).is_dir() else ("data_root",)
+        kept = {key: value for key, value in known.settings.items() if key not in dropped}
+    methods = {task.method for task in tasks}
+    for key in given:
+        takers = ONLY_FOR.get(key)
+        if takers and not {*takers} & methods:
+            raise UserError(
+                f"{key}: none of the methods takes it; allowed with: {', '.join(takers)}"
+            )
+    return Plan(tasks, {**kept, **given})
 
 
-def first_values(settings: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
-    """What a new comparison has for lists that are left out; a recipe may name the network."""
-    named = config_of({"recipe": settings.get("recipe")})
-    return {"model": [named.model], "cost": [named.cost], "method": METHODS, "seed": SEEDS}
-
-
-def grid(
+def _grid(
     lists: Mapping[str, Sequence[Any] | None], left_out: Mapping[str, Sequence[Any]]
 ) -> tuple[Task, ...]:
     chosen = {
-        name: left_out[name] if lists[plural] is None else checked_list(name, lists[plural])
+        name: left_out[name] if lists[plural] is None else _checked_list(name, lists[plural])
         for name, plural in LISTS.items()
     }
     count = math.prod(map(len, chosen.values()))
@@ -194,25 +218,13 @@ def grid(
         Task(model, cost, method, seed)
         for model in chosen["model"]
         for cost in chosen["cost"]
-        # Seed by seed: a comparison that is stopped early has whole pairs.
+        # Seed by seed, so that a comparison that is stopped early has whole pairs.
         for seed in chosen["seed"]
         for method in chosen["method"]
     )
 
 
-def with_takers(tasks: tuple[Task, ...], given: Mapping[str, Any]) -> tuple[Task, ...]:
-    """The tasks, if for each setting that was typed there is one which can take it."""
-    methods = {task.method for task in tasks}
-    for key in given:
-        takers = ONLY_FOR.get(key)
-        if takers and not {*takers} & methods:
-            raise UserError(
-                f"{key}: none of the methods takes it; allowed with: {', '.join(takers)}"
-            )
-    return tasks
-
-
-def checked_list(name: str, values: Any) -> list[Any]:
+def _checked_list(name: str, values: Any) -> list[Any]:
     plural = LISTS[name]
     if isinstance(values, str) or not isinstance(values, Sequence) or not values:
         raise UserError(f"{plural}: {shown(values)} given; give a list of at least one")
@@ -227,8 +239,11 @@ def checked_list(name: str, values: Any) -> list[Any]:
     return found
 
 
-def checked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """As the configuration has them: 100 for 100.0. None stands for what is not given."""
+def _checked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Check settings and convert them as the configuration does; those that are None are left out.
+
+    100.0 becomes 100 where a whole number is needed.
+    """
     given = {key: value for key, value in settings.items() if value is not None}
     for key in given:
         if key in LISTS:
@@ -238,14 +253,7 @@ def checked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key: checked(FIELDS[key], value) for key, value in given.items()}
 
 
-def trusted_settings(known: Plan) -> dict[str, Any]:
-    """A file of a stranger's does not say where to download to."""
-    root = known.settings.get("data_root")
-    dropped = () if root is None or Path(root).is_dir() else ("data_root",)
-    return {key: value for key, value in known.settings.items() if key not in dropped}
-
-
-def refuse_changes(given: Mapping[str, Any], known: Plan) -> None:
+def _refuse_changes(given: Mapping[str, Any], known: Plan) -> None:
     for key, value in given.items():
         there = known.settings.get(key, DEFAULTS[key])
         if key not in WHERE_AND_HOW and value != there:
@@ -256,10 +264,71 @@ def refuse_changes(given: Mapping[str, Any], known: Plan) -> None:
             )
 
 
-def refuse_code_of_a_file(models: Sequence[Any] | None, known: Plan) -> None:
+def _refuse_code_of_a_file(models: Sequence[Any] | None, known: Plan) -> None:
     own = [model for model in known.values("model") if ":" in model]
     if models is None and own:
         raise UserError(
             f"models: {own[0]!r} is not imported because a file says so; "
             f"type --models {','.join(known.values('model'))}"
         )
+
+
+# Runs that are there
+
+
+def read(paths: Sequence[str | Path], anyway: bool = False) -> Comparison:
+    """Compare runs, or whole comparisons, that are there already; nothing is trained.
+
+    anyway: compare them even if their data, steps or other settings of the training differ.
+    """
+    comparison = Comparison(read_entries(paths))
+    if not anyway:
+        comparison.refuse_unequal_terms()
+    for group in comparison.groups().values():
+        refuse_repetitions((entry.method, entry.seed, entry.path) for entry in group)
+    return comparison
+
+
+def read_entries(paths: Iterable[str | Path]) -> list[Entry]:
+    """Read finished runs, and whole comparisons, some of whose runs may not be finished."""
+    entries: list[Entry] = []
+    for path in map(Path, paths):
+        if is_comparison(path):
+            entries += entries_of_plan(path, Plan.read(path))
+        else:
+            refuse_unfinished(path)
+            entries.append(Entry.of(read_record(path)))
+    if not entries:
+        raise UserError("runs: none given; type the folders of at least two runs")
+    return entries
+
+
+def entries_of_plan(out: Path, plan: Plan) -> list[Entry]:
+    return [_entry_of_task(out, task, plan.at_once.get(task.name)) for task in plan.tasks]
+
+
+def _entry_of_task(out: Path, task: Task, at_once: int | None) -> Entry:
+    """Read a run of a plan; the last line of its log says why it has no front."""
+    path = out / task.name
+    status = status_of(path)
+    if status.state == TRAINING:
+        why = f"still training ({status.place})"
+        return Entry(**task.to_json(), path=path, failure=why, training=True)
+    if status.state != FINISHED:
+        return Entry(**task.to_json(), path=path, failure=last_line(log_of(path)) or NOT_TRAINED)
+    entry = Entry.of(read_record(path), at_once)
+    for name, planned in task.to_json().items():
+        if (there := getattr(entry, name)) != planned:
+            raise UserError(f"{name}: {str(path)!r} has {there!r} where the plan has {planned!r}")
+    return entry
+
+
+def log_of(path: Path) -> Path:
+    """The file beside a run folder that holds the output of its process."""
+    return path.with_name(f"{path.name}.log")
+
+
+def last_line(log: Path) -> str:
+    """The last line of a log that is not empty, without escape sequences."""
+    lines = ["".join(filter(str.isprintable, line)).strip() for line in tail(log).splitlines()]
+    return next((line.removeprefix("joslim: ") for line in reversed(lines) if line), "")

@@ -1,4 +1,4 @@
-"""The device file: what children of one network take on one device. JSON that anybody may write."""
+"""The device file: measured latencies of the children of one network on one device, as JSON."""
 
 from __future__ import annotations
 
@@ -15,28 +15,33 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from joslim.costs.measuring import MOST_BATCH, MOST_THREADS, Setting, device_of
+from joslim.costs.timing import BATCH_LIMIT, THREADS_LIMIT, Setting, device_of
 from joslim.errors import UserError
+from joslim.files import (
+    JSON_LIMIT,
+    json_count,
+    json_name,
+    json_number,
+    json_rows,
+    json_value,
+    read_json,
+    shown,
+    write_whole,
+)
 from joslim.slimmable.net import SlimmableNet
-from joslim.untrusted import json_count, json_name, json_number, json_rows, json_value, shown
-from joslim.whole import write_whole
-from joslim.widths import Widths, WidthSpace
+from joslim.space import Widths, WidthSpace
 
 VERSION = 1
-MOST_BYTES = 64 * 10**6
-MOST_CHILDREN = 10_000
-MOST_INPUTS = 100
-MOST_AXES = 20
-MOST_LENGTH = 10**9
+CHILDREN_LIMIT = 10_000
 # From a nanosecond to a fortnight.
-LEAST_MS, MOST_MS = 1e-6, 1e9
+SHORTEST_MS, LONGEST_MS = 1e-6, 1e9
 
 Shapes = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """What was measured on. threads: those of the processor, whatever the device."""
+    """The conditions of a measurement. `threads` are those of the processor on any device."""
 
     device: str
     threads: int
@@ -48,6 +53,7 @@ class Conditions:
 
     @classmethod
     def here(cls, net: SlimmableNet, setting: Setting) -> Conditions:
+        """The conditions of a measurement with this setting on the device of the network."""
         threads = setting.threads or torch.get_num_threads()
         return cls(
             device_name(net),
@@ -68,13 +74,16 @@ class Conditions:
             return json_count(json_value(record, field, where), f"{where}.{field}", 1, most)
 
         where = "conditions"
-        threads, batch = count("threads", MOST_THREADS), count("batch", MOST_BATCH)
-        # What a setting may not be, a file may not say.
+        threads, batch = count("threads", THREADS_LIMIT), count("batch", BATCH_LIMIT)
+        # `Setting` checks the names.
         setting = Setting(threads, batch, name("precision"), name("backend"))
-        rows = json_rows(record, "inputs", where, MOST_INPUTS, least=0)
-        inputs = tuple(shape_of_json(row, f"{where}.inputs[{i}]") for i, row in enumerate(rows))
+        inputs = []
+        for i, row in enumerate(json_rows(record, "inputs", where, most=100, least=0)):
+            place = f"{where}.inputs[{i}]"
+            sizes = json_rows({"shape": row}, "shape", place, most=20, least=0)
+            inputs.append(tuple(json_count(size, place, 0, 10**9) for size in sizes))
         how = threads, batch, setting.precision, setting.backend
-        return cls(name("device"), *how, name("torch"), inputs)
+        return cls(name("device"), *how, name("torch"), tuple(inputs))
 
     def to_json(self) -> dict[str, Any]:
         return {**vars(self), "inputs": [list(shape) for shape in self.inputs]}
@@ -87,7 +96,7 @@ class Conditions:
 
 @dataclass(frozen=True)
 class DeviceFile:
-    """Measured children. `spread`: the middle half of a child's times, as a share of its ms."""
+    """Measured children. `spread` is the interquartile range of a child's times over its ms."""
 
     conditions: Conditions
     children: tuple[Widths, ...]
@@ -100,7 +109,7 @@ class DeviceFile:
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
-        """[n, dims]"""
+        """Channel counts of the children: [n, dims]."""
         return np.array([child.counts for child in self.children], dtype=np.int64)
 
     def to_json(self) -> dict[str, Any]:
@@ -123,20 +132,24 @@ class DeviceFile:
         json_count(version, "file.joslim_latency", 1, VERSION)
         conditions = Conditions.of_json(json_value(record, "conditions", "file"))
         space = WidthSpace.of_json(json_value(record, "space", "file"))
-        rows = json_rows(record, "children", "file", MOST_CHILDREN)
-        places = [f"children[{position}]" for position in range(len(rows))]
-        return cls(
-            conditions,
-            tuple(child_of_json(space, row, where) for row, where in zip(rows, places)),
-            tuple(ms_of_json(row, where) for row, where in zip(rows, places)),
-            tuple(spread_of_json(row, where) for row, where in zip(rows, places)),
-        )
+        rows = json_rows(record, "children", "file", CHILDREN_LIMIT)
+        measured = [_measured(space, row, f"children[{at}]") for at, row in enumerate(rows)]
+        children, ms, spread = zip(*measured)
+        return cls(conditions, children, ms, spread)
 
     @classmethod
     def read(cls, path: str | Path) -> DeviceFile:
-        """What is wrong in it is a UserError of one line."""
+        """Read a device file that anybody may have written.
+
+        Raises:
+            UserError: The file cannot be read, or a value in it is not valid.
+        """
         try:
-            return cls.of_json(read_json(Path(path)))
+            record = read_json(Path(path), JSON_LIMIT, "device_file")
+        except UserError as error:
+            raise UserError(f"{error}; joslim latency writes one") from error
+        try:
+            return cls.of_json(record)
         except UserError as error:
             raise UserError(f"device_file: {str(path)!r}: {error}") from error
 
@@ -151,7 +164,7 @@ class DeviceFile:
         self.check_network(net.space, shapes_of(net), path)
 
     def check_network(self, space: WidthSpace, inputs: Shapes, path: str | Path) -> None:
-        """Another network, or the same at another size, has other times."""
+        """Refuse a file of another network, or of the same one with inputs of another size."""
         given = f"device_file: {str(path)!r}"
         if self.space != space:
             raise UserError(
@@ -159,53 +172,30 @@ class DeviceFile:
                 "measure this one: joslim latency"
             )
         if self.conditions.inputs != inputs:
-            there, here = shown_shapes(self.conditions.inputs), shown_shapes(inputs)
+            there, here = (
+                ", ".join("x".join(map(str, shape)) for shape in shapes) or "no shape"
+                for shapes in (self.conditions.inputs, inputs)
+            )
             raise UserError(f"{given} was measured on inputs of {there}, this network has {here}")
 
 
-def read_json(file: Path) -> Any:
-    try:
-        if file.exists() and not file.is_file():  # a pipe or a device would never end
-            raise UserError("cannot be read: it is no file; joslim latency writes one")
-        if file.stat().st_size > MOST_BYTES:
-            raise UserError(f"larger than {MOST_BYTES} bytes")
-        return json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot be read: {error.strerror}; joslim latency writes one") from error
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, UserError):
-            raise
-        raise UserError(f"not JSON: {error}") from error
-
-
-def child_of_json(space: WidthSpace, row: Any, where: str) -> Widths:
+def _measured(space: WidthSpace, row: Any, where: str) -> tuple[Widths, float, float]:
+    """A child, its milliseconds and their spread, from one row of the file."""
     dims = len(space.dims)
     counts = json_rows(row, "channels", where, dims, dims)
     for dim, count in zip(space.dims, counts):
         json_count(count, f"{where}.channels", 1, dim.full)
     try:
-        return space.of_counts(counts)
+        child = space.of_counts(counts)
     except UserError as error:
         raise UserError(f"{where}.channels: not a child of the space of this file") from error
-
-
-def ms_of_json(row: Any, where: str) -> float:
     ms = json_number(json_value(row, "ms", where), f"{where}.ms")
-    if not LEAST_MS <= ms <= MOST_MS:
-        raise UserError(f"{where}.ms: {shown(ms)} is not from {LEAST_MS:g} to {MOST_MS:g}")
-    return float(ms)
-
-
-def spread_of_json(row: Any, where: str) -> float:
+    if not SHORTEST_MS <= ms <= LONGEST_MS:
+        raise UserError(f"{where}.ms: {shown(ms)} is not from {SHORTEST_MS:g} to {LONGEST_MS:g}")
     spread = json_number(json_value(row, "spread", where), f"{where}.spread")
     if spread < 0:
         raise UserError(f"{where}.spread: {shown(spread)} is below 0")
-    return float(spread)
-
-
-def shape_of_json(row: Any, where: str) -> tuple[int, ...]:
-    sizes = json_rows({"shape": row}, "shape", where, MOST_AXES, least=0)
-    return tuple(json_count(size, where, 0, MOST_LENGTH) for size in sizes)
+    return child, float(ms), float(spread)
 
 
 def shapes_of(net: SlimmableNet) -> Shapes:
@@ -213,12 +203,8 @@ def shapes_of(net: SlimmableNet) -> Shapes:
     return tuple(tuple(leaf.shape) for leaf in leaves if isinstance(leaf, Tensor))
 
 
-def shown_shapes(shapes: Shapes) -> str:
-    return ", ".join("x".join(map(str, shape)) for shape in shapes) or "no shape"
-
-
 def difference(there: WidthSpace, here: WidthSpace) -> str:
-    """The first thing that is not the same."""
+    """Describe the first difference of two search spaces."""
     if len(there.dims) != len(here.dims):
         return f"{len(there.dims)} dims, this one has {len(here.dims)}"
     for theirs, ours in zip(there.dims, here.dims):
@@ -232,23 +218,19 @@ def difference(there: WidthSpace, here: WidthSpace) -> str:
 
 
 def device_name(net: SlimmableNet) -> str:
+    """Name of the processor or GPU that the network is on."""
     device = device_of(net)
-    if device.type == "cuda":
-        return cleaned(torch.cuda.get_device_name(device))
-    if device.type == "cpu":
-        return cleaned(processor_name())
-    return device.type
+    if device.type not in ("cuda", "cpu"):
+        return device.type
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name()
+    return "".join(letter for letter in name if letter.isprintable())[:100] or "unknown"
 
 
 def processor_name() -> str:
-    """Linux keeps it in a file; elsewhere Python may know it."""
+    """Name of the processor: Linux keeps it in a file; elsewhere Python may know it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
         lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return next(filter(None, [*names, platform.processor(), platform.machine()]), "unknown")
-
-
-def cleaned(name: str) -> str:
-    return "".join(letter for letter in name if letter.isprintable())[:100] or "unknown"

@@ -1,8 +1,15 @@
-"""Latency: some children are measured once, the rest is priced by a model of them."""
+"""Latency: some children are measured once, all others are priced by a model fitted to them.
+
+The model puts non-negative weights on counts that never fall when a width grows. So its prices
+never fall either, which the search relies on. Layers of one kind share their weights: a layer takes
+so much for each multiply-add, each entry of its maps and each of its weights. Kernels work on whole
+vectors of channels, so the same counts with channels rounded up are features as well.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -10,29 +17,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joslim.costs.base import Cost
-from joslim.costs.counting import Macs
-from joslim.costs.device_file import MOST_CHILDREN, Conditions, DeviceFile
-from joslim.costs.latency_model import LatencyModel
-from joslim.costs.measuring import Setting, Watch, check_count, measure
+from joslim.costs.counted import Macs, Pricer
+from joslim.costs.device_file import CHILDREN_LIMIT, Conditions, DeviceFile
+from joslim.costs.timing import Setting, Watch, measure
 from joslim.errors import UserError
+from joslim.files import json_count
+from joslim.slimmable.blueprint import Blueprint, Layer, Term
 from joslim.slimmable.net import SlimmableNet
-from joslim.widths import Widths
+from joslim.space import Widths
 
 CHILDREN = 64
 REPEATS = 5
-MOST_REPEATS = 10_000
-# Random children from which those that are measured are chosen, for each of them.
+REPEATS_LIMIT = 10_000
+# Random candidates for each child that is measured.
 CANDIDATES = 50
+# Channels as they are, and rounded up to the length of a vector register.
+MULTIPLES = (1, 16)
+# Steps of the fit for each of its features; a few are usual.
+STEPS_PER_FEATURE = 100
+FOLDS = 5
+
+Array = NDArray[np.float64]
 
 
 class Latency(Cost):
     """Milliseconds of a forward pass on the example, by a model of measured children.
 
-    At the first price `children` of them are measured on the network's device, `repeats` times
-    each; or they are read from a `device_file`, which may be of another machine.
+    The first price measures `children` of them on the network's device, `repeats` times each; or
+    they are read from a `device_file`, which may be of another machine.
     """
-
-    unit = "ms"
 
     def __init__(
         self,
@@ -48,9 +61,9 @@ class Latency(Cost):
         backend: str = "eager",
     ) -> None:
         super().__init__(name, net)
-        self.net, self.children, self.repeats = net, children, repeats
-        check_count("children", children, 2, MOST_CHILDREN)
-        check_count("repeats", repeats, 1, MOST_REPEATS)
+        self.net = net
+        self.children = json_count(children, "children", 2, CHILDREN_LIMIT)
+        self.repeats = json_count(repeats, "repeats", 1, REPEATS_LIMIT)
         self.setting = Setting(threads, batch, precision, backend)
         if device_file is not None:
             if self.setting != Setting():
@@ -60,7 +73,7 @@ class Latency(Cost):
 
     @cached_property
     def device_file(self) -> DeviceFile:
-        """What was measured: `cost.device_file.write(path)` keeps it."""
+        """Measured children; `cost.device_file.write(path)` keeps them."""
         chosen = with_both_ends(self.net, self.children, np.random.default_rng(0))
         return measure_device(self.net, chosen, self.setting, self.repeats)
 
@@ -73,6 +86,9 @@ class Latency(Cost):
         return self.model(counts)
 
 
+# Which children are measured
+
+
 def measure_device(
     net: SlimmableNet,
     children: Sequence[Widths],
@@ -80,6 +96,7 @@ def measure_device(
     repeats: int = REPEATS,
     watch: Watch | None = None,
 ) -> DeviceFile:
+    """Measure children on the device of the network."""
     times = measure(net, children, setting, repeats, watch)
     conditions = Conditions.here(net, setting)
     return DeviceFile(
@@ -87,13 +104,19 @@ def measure_device(
     )
 
 
+def with_both_ends(net: SlimmableNet, count: int, rng: np.random.Generator) -> list[Widths]:
+    """Choose the smallest child, the full network, and others between them."""
+    ends = list(dict.fromkeys([net.space.smallest, net.space.full]))
+    return [*ends, *spread_children(net, count - len(ends), rng, without=ends)]
+
+
 def spread_children(
     net: SlimmableNet, count: int, rng: np.random.Generator, without: Iterable[Widths] = ()
 ) -> list[Widths]:
-    """Different children, evenly along the multiply-adds; fewer if there are not so many.
+    """Choose different children, evenly spread over the multiply-adds; fewer if there are fewer.
 
-    What lies in the box evenly is rarely small or large: half of the candidates have some knobs at
-    their low, the others have some at full width.
+    Uniformly drawn children are rarely small or large. Therefore half of the candidates have some
+    knobs at their low, and the others have some at full width.
     """
     space, known = net.space, {child.counts for child in without}
     rows = CANDIDATES * count
@@ -112,7 +135,82 @@ def spread_children(
     return [space.of_counts(candidates[position]) for position in chosen]
 
 
-def with_both_ends(net: SlimmableNet, count: int, rng: np.random.Generator) -> list[Widths]:
-    """The smallest child, the full one, and others between them."""
-    ends = list(dict.fromkeys([net.space.smallest, net.space.full]))
-    return [*ends, *spread_children(net, count - len(ends), rng, without=ends)]
+# The model
+
+
+class LatencyModel:
+    """A model of latency, fitted to the milliseconds of some children, that prices all of them."""
+
+    def __init__(self, blueprint: Blueprint, counts: NDArray[np.int64], ms: Array) -> None:
+        terms, sums = _features(blueprint)
+        values = [Pricer(blueprint, terms, multiple)(counts) for multiple in MULTIPLES]
+        features = np.concatenate([np.ones((1, len(counts))), *(sums @ v for v in values)])
+        constant, *weights = _fit(features, ms)
+        self._constant = constant
+        self._parts: list[tuple[Pricer, Array]] = []
+        for multiple, part in zip(MULTIPLES, np.split(np.array(weights), len(MULTIPLES))):
+            each = part @ sums
+            used = [terms[position] for position in np.flatnonzero(each)]
+            self._parts.append((Pricer(blueprint, used, multiple), each[each > 0]))
+
+    def __call__(self, counts: NDArray[np.int64]) -> Array:
+        """Price children: [n, dims] channel counts -> [n] milliseconds."""
+        total = np.full(len(counts), self._constant)
+        for pricer, weights in self._parts:
+            # One after the other: a matrix product adds up in another order for one child than
+            # for many, and equal children would have prices that differ in the last digit.
+            for weight, values in zip(weights, pricer(counts)):
+                total += weight * values
+        return total
+
+
+def _features(blueprint: Blueprint) -> tuple[list[Term], Array]:
+    """The distinct terms of all layers, and [features, terms]: how often each is in a feature."""
+    labelled = list(_labelled_terms(blueprint))
+    labels = list(dict.fromkeys(label for label, _ in labelled))
+    terms = list(dict.fromkeys(term for _, term in labelled))
+    sums = np.zeros((len(labels), len(terms)))
+    rows = {label: row for row, label in enumerate(labels)}
+    columns = {term: column for column, term in enumerate(terms)}
+    for label, term in labelled:
+        sums[rows[label], columns[term]] += 1
+    return terms, sums
+
+
+def _labelled_terms(blueprint: Blueprint) -> Iterator[tuple[tuple[object, ...], Term]]:
+    """The terms that take a layer's time; terms with the same label share a weight."""
+    for layer in blueprint.layers:
+        kind = (layer.op, layer.kernel, is_depthwise(layer))
+        yield ("macs", *kind), layer.macs
+        yield ("weights", *kind), layer.weights
+        for position in layer.maps:
+            yield ("maps", *kind), blueprint.maps[position]
+
+
+def is_depthwise(layer: Layer) -> bool:
+    """Whether each channel is computed from one channel, for which there are other kernels."""
+    return len(layer.weights.layouts) == 1 and layer.weights.times == math.prod(layer.kernel)
+
+
+def _fit(features: Array, ms: Array) -> Array:
+    """[features, n], [n] -> [features] non-negative weights of least squared relative error."""
+    from scipy.optimize import nnls  # type: ignore[import-untyped]  # half a second, needed late
+
+    scale = np.maximum(features.max(axis=1, keepdims=True), 1e-300)
+    steps = STEPS_PER_FEATURE * len(features)
+    try:
+        weights, _ = nnls((features / scale / ms).T, np.ones(len(ms)), maxiter=steps)
+    except RuntimeError as error:
+        raise UserError(f"latency: no model fits these times ({error}); measure again") from error
+    return weights / scale[:, 0]
+
+
+def held_out_error(blueprint: Blueprint, counts: NDArray[np.int64], ms: Array) -> float:
+    """Mean relative error of the model on children that it was not fitted to (cross-validation)."""
+    fold = np.arange(len(ms)) % FOLDS
+    errors = []
+    for held in range(min(FOLDS, len(ms))):
+        seen, rest = fold != held, fold == held
+        model = LatencyModel(blueprint, counts[seen], ms[seen])
+        errors.append(np.abs(model(counts[rest]) / ms[rest] - 1))
+    return float(np.concatenate(errors).mean())

@@ -1,6 +1,6 @@
-"""Data sets: one file each, and the table of them.
+"""Data sets: one file each, and the table `DATASETS`.
 
-A new one is a function from `Options` to `Data` in a file of its own, and a line in `DATASETS`.
+A new data set is a function from `Options` to `Data` in a file of its own, and a row of `DATASETS`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from joslim.data import cifar, digits, fashion_mnist, folder, pairs
+from joslim.data import cifar, digits, fashion_mnist, folder, from_datasets
 from joslim.data.base import Data, Options, Sweep
 from joslim.errors import UserError, unknown
 
@@ -23,8 +23,12 @@ DATASETS: dict[str, Callable[[Options], Data]] = {
     "cifar10": cifar.load_cifar10,
     "cifar100": cifar.load_cifar100,
 }
+"""The table of data sets: name -> the function that loads it.
 
-FOLDER = "folder:"
+Examples:
+    >>> sorted(joslim.DATASETS)
+    ['cifar10', 'cifar100', 'digits', 'fashion-mnist']
+"""
 
 
 def load_data(
@@ -36,22 +40,38 @@ def load_data(
     device: str | torch.device = "cpu",
     workers: int = 0,
 ) -> Data:
-    """A data set by its name, as folder:PATH, as a pair (train, test), or as it is.
+    """Load a data set with its three splits.
 
-    root       where official files lie, or are put: else JOSLIM_DATA, else a cache
-    size       the side of the images in pixels: else their own, 224 for a folder
-    channels   1 or 3
-    val        the part of the training images, or how many of them, kept for validation: the same
-               images whatever the seed, so that seeds can be compared
-    workers    processes that decode the images of a folder
+    Args:
+        name: A name in `joslim.DATASETS`, "folder:PATH", a pair of data sets (train, test), or a
+            `Data`, which is returned as it is.
+        root: Folder of the official files, which are downloaded if they are missing; by default the
+            environment variable JOSLIM_DATA, else a cache.
+        size: Side of the images in pixels; by default their own, and 224 for a folder.
+        channels: Number of colour channels, 1 or 3.
+        val: Share or number of the training images that are kept for validation. They do not depend
+            on the seed, so that seeds can be compared.
+        device: Device of the batches.
+        workers: Number of processes that decode the images of a folder.
+
+    Returns:
+        The data set.
+
+    Raises:
+        UserError: The name is unknown, an option is not valid, or the files are damaged.
+
+    Examples:
+        >>> data = joslim.load_data("digits")
+        >>> data.sizes
+        {'train': 1293, 'val': 144, 'test': 360}
     """
     if isinstance(name, Data):
         return name
     options = Options(root, size, channels, val, device, workers)
     if not isinstance(name, str):
-        return pairs.load(name, options)
-    if name.startswith(FOLDER):
-        return folder.load(name.removeprefix(FOLDER), options)
+        return from_datasets.load(name, options)
+    if name.startswith("folder:"):
+        return folder.load(name.removeprefix("folder:"), options)
     if name not in DATASETS:
         raise UserError(f"{unknown('data', name, DATASETS)}; or your own images as folder:PATH")
     return DATASETS[name](options)

@@ -1,25 +1,37 @@
-"""Augmentations of whole batches, on the device of the images, driven by given uniform numbers.
+"""Random numbers without a state, and the augmentations of whole batches that they drive.
 
-Everything is elementwise or exact in integers, so that an image comes out the same, bit by bit, in
-whatever batch it stands.
+No generator has a state here: the order of an epoch is a function of (seed, epoch), and the
+augmentation of an image is a function of (seed, epoch, index). Images therefore do not depend on
+how they are put into batches, on the number of processes or workers, or on where a run was resumed.
+The bits come from splitmix64 (G. Steele, D. Lea, C. Flood, 2014), because the streams of numpy's
+generators may change from one release to the next.
+
+Augmentations run on the device of the images. They are elementwise or exact in integers, so that
+an image comes out the same, bit by bit, in every batch.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
+import zlib
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-# Weights of red, green and blue in the grey that the eye sees (ITU-R BT.601).
+Integers = NDArray[np.int64]
+Uniforms = NDArray[np.float64]
+
+# Weights of red, green and blue in the brightness that the eye sees (ITU-R BT.601).
 LUMA = (0.299, 0.587, 0.114)
 
 # Principal components of the colours of ImageNet's pixels (A. Krizhevsky, I. Sutskever, G. Hinton,
-# 2012, section 4.1), in the figures that are in common use: standard deviations, and directions in
-# columns.
+# 2012, section 4.1), with the values in common use: standard deviations, and axes as columns.
 PCA_SPREAD = (0.2175, 0.0188, 0.0045)
 PCA_AXES = (
     (-0.5675, 0.7192, 0.4009),
@@ -29,31 +41,96 @@ PCA_AXES = (
 
 FLIP_AND_COLOUR_UNIFORMS = 8
 
-Uniforms = NDArray[np.float64]
+
+# Random numbers
 
 
-def shifts(uniforms: Uniforms, most: int) -> NDArray[np.int64]:
-    """Whole numbers from -most to most, all equally likely."""
-    return np.floor(uniforms * (2 * most + 1)).astype(np.int64) - most
+def splitmix64(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return the next output of splitmix64 for each state; unsigned arrays wrap around."""
+    words = words + np.uint64(0x9E3779B97F4A7C15)
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
+def random_bits(seed: int, purpose: str, *keys: ArrayLike) -> NDArray[np.uint64]:
+    """Return 64 random bits for each combination of the keys, which are broadcast."""
+    state = np.array([int(seed) & ((1 << 64) - 1)], dtype=np.uint64)
+    state = splitmix64(splitmix64(state) + np.uint64(zlib.crc32(purpose.encode())))
+    for key in keys:
+        state = splitmix64(state + np.asarray(key).astype(np.uint64))
+    return state
+
+
+def uniforms(seed: int, purpose: str, epochs: Integers, indices: Integers, count: int) -> Uniforms:
+    """Return `count` numbers in [0, 1) for each of n images, of shape [n, count]."""
+    drawn = random_bits(seed, purpose, epochs[:, None], indices[:, None], np.arange(count))
+    return (drawn >> np.uint64(11)).astype(np.float64) * 2.0**-53  # a float holds 53 bits
+
+
+# A batch lies in one epoch or straddles two, and two data sets may be used in turn.
+@lru_cache(maxsize=4)
+def permutation(seed: int, epoch: int, count: int) -> Integers:
+    """Return the order in which this epoch visits the images."""
+    order = np.argsort(random_bits(seed, "order", epoch, np.arange(count)), kind="stable")
+    order.setflags(write=False)
+    return order
+
+
+class Step(NamedTuple):
+    """The images of one training step, and the epoch of each."""
+
+    epochs: Integers
+    indices: Integers
+
+
+def steps(
+    seed: int, count: int, batch: int, start: int = 0, rank: int = 0, world: int = 1
+) -> Iterator[Step]:
+    """Yield steps over `count` images without end; epochs follow each other in full batches.
+
+    Step s covers the positions [s * batch, (s + 1) * batch) of the stream of epochs. Process `rank`
+    of `world` gets its contiguous share of them.
+    """
+    low, high = batch * rank // world, batch * (rank + 1) // world
+    for step in itertools.count(start):
+        positions = np.arange(step * batch + low, step * batch + high)
+        epochs = positions // count
+        parts = [
+            permutation(seed, int(epoch), count)[positions[epochs == epoch] % count]
+            for epoch in np.unique(epochs)
+        ]
+        yield Step(epochs, np.concatenate(parts))
+
+
+# Shifts and flips, for small images
+
+
+def random_shifts(uniforms: Uniforms, largest: int) -> Integers:
+    """Map uniform numbers to integers from -largest to largest, all equally likely."""
+    return np.floor(uniforms * (2 * largest + 1)).astype(np.int64) - largest
 
 
 def shift_and_flip(
-    images: Tensor, down: NDArray[np.int64], right: NDArray[np.int64], flip: NDArray[np.bool_]
+    images: Tensor, down: Integers, right: Integers, flip: NDArray[np.bool_]
 ) -> Tensor:
-    """Moves each image's content by (down, right) pixels, black coming in; then mirrors it.
+    """Move each image by (down, right) pixels, filling with zeros, then mirror it where asked.
 
-    images [n, c, h, w]; down, right, flip [n]. The same as a crop of the padded image.
+    This equals a crop of the padded image. images [n, c, h, w]; down, right, flip [n].
     """
     count, channels, height, width = images.shape
-    most = int(max(np.abs(down).max(initial=0), np.abs(right).max(initial=0)))
-    rows = np.arange(height) + (most - down[:, None])
+    padding = int(max(np.abs(down).max(initial=0), np.abs(right).max(initial=0)))
+    rows = np.arange(height) + (padding - down[:, None])
     columns = np.where(flip[:, None], np.arange(width)[::-1], np.arange(width))
-    columns = columns + (most - right[:, None])
+    columns = columns + (padding - right[:, None])
     row_index = torch.from_numpy(rows).to(images.device)[:, None, :, None]
     column_index = torch.from_numpy(columns).to(images.device)[:, None, None, :]
-    padded = F.pad(images, [most] * 4)
+    padded = F.pad(images, [padding] * 4)
     padded = padded.gather(2, row_index.expand(count, channels, height, padded.shape[3]))
     return padded.gather(3, column_index.expand(count, channels, height, width))
+
+
+# Flips and colours, for photographs
 
 
 def flip_and_colour(
@@ -64,40 +141,35 @@ def flip_and_colour(
     jitter: float = 0.4,
     lighting: float = 0.1,
 ) -> Tensor:
-    """Mirrors half of the images, changes brightness, contrast, saturation and light; normalises.
+    """Mirror half of the images, jitter their colours, add PCA lighting, and normalise them.
 
-    images uint8 [n, c, h, w], uniforms [n, 8]; gives float32. Nothing is cut off at 0 or 1: so the
-    three changes of colour commute (saturation keeps the grey of a pixel, brightness scales the
-    mean as it scales the pixel), need no random order, and come to one linear formula,
+    images uint8 [n, c, h, w], uniforms [n, 8]; the result is float32. Values are not clipped to
+    [0, 1], and therefore brightness, contrast and saturation commute (saturation keeps the grey
+    value of a pixel, brightness scales the mean as it scales the pixel). They need no random order
+    and reduce to one linear formula,
 
         ((grey + (pixel - grey) * saturation - middle) * contrast + middle) * brightness + light
 
-    normalised, which is computed here as (pixel + grey * blend) * scale + offset: large images make
-    every pass over their pixels count.
+    which is normalised and computed as (pixel + grey * blend) * scale + offset, because every pass
+    over the pixels of large images takes time.
     """
     brightness, contrast, saturation = (
-        column(1 - jitter + 2 * jitter * uniforms[:, k], images) for k in (1, 2, 3)
+        _per_image(1 - jitter + 2 * jitter * uniforms[:, k], images) for k in (1, 2, 3)
     )
-    means, stds = along_channels(mean, images), along_channels(std, images)
-    light = light_of(uniforms[:, 4:8], lighting, images)
+    means, stds = _per_channel(mean, images), _per_channel(std, images)
+    light = pca_lighting(uniforms[:, 4:8], lighting, images)
     middle = mean_grey(images)
     blend = (1 - saturation) / saturation
     scale = saturation * contrast * brightness / (255 * stds)
     offset = (middle * (1 - contrast) * brightness + light - means) / stds
 
-    mirrored = column(uniforms[:, 0] < 0.5, images)
+    mirrored = _per_image(uniforms[:, 0] < 0.5, images)
     pixels = torch.where(mirrored, images.flip(3), images).float()
     return pixels.add_(luma(pixels) * blend).mul_(scale).add_(offset)
 
 
-def column(values: NDArray[Any], images: Tensor) -> Tensor:
-    """[n] -> [n, 1, 1, 1], beside the images; floats in single precision."""
-    single = values.astype(np.float32) if values.dtype.kind == "f" else values
-    return torch.from_numpy(single).to(images.device)[:, None, None, None]
-
-
 def luma(pixels: Tensor) -> Tensor:
-    """[n, 3, h, w] -> [n, 1, h, w]; grey stays what it is."""
+    """Convert colour to grey: [n, 3, h, w] -> [n, 1, h, w]. Grey images stay as they are."""
     if pixels.shape[1] == 1:
         return pixels
     red, green, blue = pixels.split(1, dim=1)
@@ -105,36 +177,43 @@ def luma(pixels: Tensor) -> Tensor:
 
 
 def mean_grey(images: Tensor) -> Tensor:
-    """The mean grey of each image of bytes, 0 to 1: [n, 1, 1, 1], from sums of whole numbers."""
+    """Return the mean grey of each uint8 image, from 0 to 1, of shape [n, 1, 1, 1]."""
+    # The sums are exact in integers, whatever the batch.
     sums = images.sum((2, 3), dtype=torch.int64, keepdim=True).float()
     return luma(sums) / (255 * images.shape[2] * images.shape[3])
 
 
-def light_of(uniforms: Uniforms, strength: float, images: Tensor) -> Tensor:
-    """A random light along the principal components: [n, c, 1, 1] to be added to the pixels."""
-    amounts = normals(uniforms)[:, :3] * np.array(PCA_SPREAD) * strength
-    # A sum of three products in this order, and no matrix product, whose order may vary.
+def pca_lighting(uniforms: Uniforms, strength: float, images: Tensor) -> Tensor:
+    """Return a random colour along the principal components for each image, [n, c, 1, 1]."""
+    amounts = box_muller(uniforms)[:, :3] * np.array(PCA_SPREAD) * strength
+    # The order of the additions is fixed here; in a matrix product it may vary.
     colours = sum(amounts[:, k, None] * np.array(PCA_AXES)[:, k] for k in range(3))
     light = torch.from_numpy(np.asarray(colours, dtype=np.float32)).to(images.device)
     light = light[:, :, None, None]
     return light if images.shape[1] == 3 else luma(light)
 
 
-def normals(uniforms: Uniforms) -> Uniforms:
-    """[n, 2 k] uniform numbers to as many normal ones (Box and Muller)."""
+def box_muller(uniforms: Uniforms) -> Uniforms:
+    """Map uniform numbers [n, 2 k] to as many normal ones."""
     first, second = np.split(uniforms, 2, axis=1)
     radius = np.sqrt(-2 * np.log1p(-first))  # 1 - u is never 0.
     angle = 2 * np.pi * second
     return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
 
 
-def normalised(pixels: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
-    """(pixel - mean) / std as float32; pixels are bytes, or floats from 0 to 1: [n, c, h, w]."""
+def normalise(pixels: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
+    """Return (pixel - mean) / std as float32 [n, c, h, w]; pixels are uint8 or floats in [0, 1]."""
     unit = 255.0 if pixels.dtype == torch.uint8 else 1.0
-    means, stds = along_channels(mean, pixels) * unit, along_channels(std, pixels) * unit
+    means, stds = _per_channel(mean, pixels) * unit, _per_channel(std, pixels) * unit
     return pixels.to(torch.float32, copy=True).sub_(means).div_(stds)
 
 
-def along_channels(values: tuple[float, ...], images: Tensor) -> Tensor:
-    """[c] -> [c, 1, 1], beside the images."""
+def _per_image(values: NDArray[Any], images: Tensor) -> Tensor:
+    """[n] -> [n, 1, 1, 1] on the device of the images; floats become float32."""
+    single = values.astype(np.float32) if values.dtype.kind == "f" else values
+    return torch.from_numpy(single).to(images.device)[:, None, None, None]
+
+
+def _per_channel(values: tuple[float, ...], images: Tensor) -> Tensor:
+    """[c] -> [c, 1, 1] on the device of the images."""
     return torch.tensor(values, device=images.device)[:, None, None]

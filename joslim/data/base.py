@@ -1,12 +1,14 @@
-"""What all data sets have in common: three splits, endless training batches, plain sweeps."""
+"""The interface of all data sets: three splits, endless training batches, plain sweeps."""
 
 from __future__ import annotations
 
 import math
+import os
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +16,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from joslim.data.randomness import Integers, Step, steps
-from joslim.data.splits import balanced_subset
+from joslim.data.augment import Integers, Step, random_bits, steps
 from joslim.errors import UserError, unknown
 
 SPLITS = ("train", "val", "test")
@@ -25,7 +26,7 @@ Batch = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Options:
-    """How to load a data set; the same for all of them."""
+    """How to load a data set; the arguments of `load_data`."""
 
     root: str | Path | None = None
     size: int | None = None
@@ -44,11 +45,28 @@ class Options:
 
 
 class Data(ABC):
-    """Images with labels, in three splits.
+    """Images with labels in three splits: "train", "val" and "test".
 
-    `shape` is that of one image (channels, height, width); `mean` and `std` are per channel, for
-    pixels from 0 to 1; `recipe` names the training recipe that suits the data. The test split is
-    not read before somebody asks for its images or labels.
+    The test split is not read before its images or labels are requested. Subclasses implement
+    `labels`, `plain` and `augmented`.
+
+    Attributes:
+        name: Name of the data set.
+        classes: Names of the classes.
+        shape: Shape of one image (channels, height, width).
+        mean: Mean of each channel, for pixels from 0 to 1.
+        std: Standard deviation of each channel.
+        recipe: Name of the training recipe that suits the data.
+        sizes: Number of images by split.
+        device: Device of the batches.
+
+    Examples:
+        >>> data = joslim.load_data("digits")
+        >>> images, labels = next(data.batches(seed=0, batch=32))
+        >>> images.shape, labels.shape
+        (torch.Size([32, 3, 8, 8]), torch.Size([32]))
+        >>> sum(len(labels) for images, labels in data.sweep("test", batch=100))
+        360
     """
 
     name: str
@@ -62,29 +80,67 @@ class Data(ABC):
 
     @abstractmethod
     def labels(self, split: str) -> Integers:
-        """The class of each image of a split: [n]."""
+        """Return the class of each image of a split, of shape [n].
+
+        Args:
+            split: Name of the split.
+        """
 
     @abstractmethod
     def plain(self, split: str, indices: ArrayLike) -> Batch:
-        """These images as they are, normalised: float32 [n, c, h, w] and int64 [n]."""
+        """Return normalised images without augmentation, and their labels.
+
+        Args:
+            split: Name of the split.
+            indices: Positions of n images in the split.
+
+        Returns:
+            Images as float32 of shape [n, c, h, w], labels as int64 of shape [n].
+        """
 
     @abstractmethod
     def augmented(self, seed: int, schedule: Iterator[Step]) -> Iterator[Batch]:
-        """The training images of each step, augmented by (seed, epoch, index) and normalised."""
+        """Yield the normalised training batch of each step; augmentation is a function of seed,
+        epoch and index.
+
+        Args:
+            seed: Random seed of the augmentation.
+            schedule: The epoch and the images of each step.
+        """
 
     def content(self) -> bytes:
-        """What tells this training data from other data of the same shape, for `identity`."""
+        """Return bytes that differ between data sets of the same shape, for `identity`.
+
+        These are the labels; data sets that know their images add a digest of them.
+        """
         return self.labels("train").astype("<i8").tobytes()
 
     def plain_batches(self, split: str, batches: Sequence[Integers]) -> Iterator[Batch]:
-        """Many calls of `plain`; a data set that can work ahead does."""
+        """Yield one batch of `plain` for each set of indices; a data set may load ahead here.
+
+        Args:
+            split: Name of the split.
+            batches: Positions of the images of each batch.
+        """
         for indices in batches:
             yield self.plain(split, indices)
 
     def batches(
         self, seed: int, batch: int, start: int = 0, rank: int = 0, world: int = 1
     ) -> Iterator[Batch]:
-        """Endless training batches from optimizer step `start` on; `batch` counts all processes."""
+        """Yield training batches without end.
+
+        Args:
+            seed: Random seed of order and augmentation.
+            batch: Images of one step, of all processes together.
+            start: The first step.
+            rank: Number of this process.
+            world: Number of processes.
+
+        Raises:
+            UserError: The batch is larger than the training split, or smaller than the number of
+                processes.
+        """
         count = self.sizes["train"]
         if batch < 1:
             raise UserError(f"batch: {batch}; type a number from 1 to {count}")
@@ -95,33 +151,44 @@ class Data(ABC):
         return self.augmented(seed, steps(seed, count, batch, start, rank, world))
 
     def sweep(self, split: str, batch: int, limit: int | None = None) -> Sweep:
-        """All images of a split, or a fixed balanced subset of `limit`, as plain batches."""
+        """Return all images of a split in order, as batches without augmentation.
+
+        Args:
+            split: Name of the split.
+            batch: Images in a batch; the last one may have fewer.
+            limit: Number of images of a fixed subset with balanced classes; by default all images.
+
+        Raises:
+            UserError: The split is unknown, or the batch is below 1.
+        """
         self.check_split(split)
         if batch < 1:
             raise UserError(f"batch: {batch}; type 1 or more")
-        everything = limit is None or limit >= self.sizes[split]
-        indices = (
-            np.arange(self.sizes[split])
-            if everything
-            else balanced_subset(self.labels(split), limit)
-        )
-        return Sweep(self, split, indices, batch)
+        # The labels of the test split are read only where a subset needs them.
+        if limit is None or limit >= self.sizes[split]:
+            return Sweep(self, split, np.arange(self.sizes[split]), batch)
+        return Sweep(self, split, balanced_subset(self.labels(split), limit), batch)
 
     def check_split(self, split: str) -> None:
+        """Refuse a split that is not "train", "val" or "test".
+
+        Raises:
+            UserError: The split is unknown.
+        """
         if split not in SPLITS:
             raise unknown("split", split, SPLITS)
 
-    @property
+    @cached_property
     def identity(self) -> str:
-        """A short fingerprint that differs where a run must not be resumed on these data.
+        """A short fingerprint; a run is resumed only on data with the same fingerprint.
 
-        It is made without reading the test split.
+        It is computed once, because it may read many files, and does not read the test split.
         """
         counts = "+".join(str(self.sizes[split]) for split in SPLITS)
         shape = "x".join(map(str, self.shape))
-        check = zlib.crc32("\0".join(self.classes).encode())
+        check = zlib.crc32(os.fsencode("\0".join(self.classes)))
         check = zlib.crc32(self.content(), check)
-        kind = self.name.partition(":")[0]  # A folder may be moved.
+        kind = self.name.partition(":")[0]  # without the path: a folder may be moved
         return f"{kind} {shape} {counts} {check:08x}"
 
     def __repr__(self) -> str:
@@ -129,7 +196,10 @@ class Data(ABC):
 
 
 class Sweep:
-    """Plain batches in order, as often as one likes; the last may be short. len(): batches."""
+    """Batches without augmentation, in order, which can be iterated repeatedly.
+
+    The last batch may be short. `len()` is the number of batches.
+    """
 
     def __init__(self, data: Data, split: str, indices: Integers, batch: int) -> None:
         self.data, self.split, self.indices, self.batch = data, split, indices, batch
@@ -147,3 +217,49 @@ class Sweep:
         starts = range(0, len(self.indices), self.batch)
         chunks = [self.indices[start : start + self.batch] for start in starts]
         return self.data.plain_batches(self.split, chunks)
+
+
+# Subsets
+
+
+def balanced_order(labels: Integers) -> Integers:
+    """Order all positions so that every prefix has the classes in the proportions of the whole.
+
+    The order depends on the labels only, so that methods and seeds can be compared.
+    """
+    count = len(labels)
+    shuffled = np.argsort(random_bits(0, "balance", np.arange(count)), kind="stable")
+    by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    sorted_labels = labels[by_class]
+    starts = np.searchsorted(sorted_labels, sorted_labels, side="left")
+    ends = np.searchsorted(sorted_labels, sorted_labels, side="right")
+    # The k-th image of a class of n is placed at the fraction (k + 1/2) / n of the order.
+    progress = (np.arange(count) - starts + 0.5) / np.maximum(ends - starts, 1)
+    return by_class[np.lexsort((random_bits(0, "ties", sorted_labels), progress))]
+
+
+def balanced_subset(labels: Integers, limit: int | None) -> Integers:
+    """Return at most `limit` positions in ascending order, with the classes in proportion."""
+    if limit is None or limit >= len(labels):
+        return np.arange(len(labels))
+    if limit < 1:
+        raise UserError(f"limit: {limit} images; at least 1 is needed")
+    return np.sort(balanced_order(labels)[:limit])
+
+
+def carve(labels: Integers, val: float) -> tuple[Integers, Integers]:
+    """Split the training images: positions to train on, and positions for validation."""
+    held_out = np.zeros(len(labels), dtype=bool)
+    held_out[balanced_order(labels)[: validation_count(len(labels), val)]] = True
+    return np.flatnonzero(~held_out), np.flatnonzero(held_out)
+
+
+def validation_count(count: int, val: float) -> int:
+    """Return the number of validation images; `val` is a fraction below 1 or a whole number."""
+    whole = isinstance(val, (int, np.integer))
+    if not (val >= 0 and (whole or val < 1)):
+        raise UserError(f"val: {val}; type a fraction from 0 to below 1, or a number of images")
+    wanted = int(val) if whole else round(val * count)
+    if wanted >= count:
+        raise UserError(f"val: {val} leaves none of {count} training images; type a smaller one")
+    return wanted

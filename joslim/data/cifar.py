@@ -1,12 +1,14 @@
 """CIFAR-10 and CIFAR-100: 50,000 + 10,000 colour images of 32x32 pixels.
 
 A. Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009,
-https://www.cs.toronto.edu/~kriz/cifar.html. The official files for Python lie under the data root,
-as folder or as .tar.gz, or are fetched from there.
+https://www.cs.toronto.edu/~kriz/cifar.html. The official files for Python are read from the data
+root, unpacked or as .tar.gz, or downloaded to it.
 """
 
 from __future__ import annotations
 
+import codecs
+import pickle
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joslim.data.base import Data, Options
-from joslim.data.files import Archive, OfficialFile, data_root, member
-from joslim.data.memory import Facts, Images, MemoryData, from_arrays
-from joslim.data.pickles import as_text, read_pickle
+from joslim.data.download import Archive, OfficialFile, archive_member, data_root, one_line
+from joslim.data.in_memory import DatasetInfo, Images, MemoryData
 from joslim.errors import UserError
 
 SITE = "https://www.cs.toronto.edu/~kriz/"
@@ -26,7 +27,7 @@ SHAPE = (3, 32, 32)
 
 @dataclass(frozen=True)
 class Cifar:
-    """Where the parts of one of the two sets stand, in which files and under which keys."""
+    """The files of one of the two data sets, and the keys of labels and class names in them."""
 
     name: str
     archive: Archive
@@ -38,13 +39,13 @@ class Cifar:
     test_count: int = 10_000
 
 
-def archive(name: str, md5: str, members: dict[str, str]) -> Archive:
+def _archive(name: str, md5: str, members: dict[str, str]) -> Archive:
     return Archive(OfficialFile(name, SITE + name, md5), members)
 
 
 CIFAR10 = Cifar(
     name="cifar10",
-    archive=archive(
+    archive=_archive(
         "cifar-10-python.tar.gz",
         "c58f30108f718f92721af3b95e74349a",
         {
@@ -66,7 +67,7 @@ CIFAR10 = Cifar(
 
 CIFAR100 = Cifar(
     name="cifar100",
-    archive=archive(
+    archive=_archive(
         "cifar-100-python.tar.gz",
         "eb9058c3a382ffc7106e4002c42a8d85",
         {
@@ -84,45 +85,109 @@ CIFAR100 = Cifar(
 
 
 def load_cifar10(options: Options) -> Data:
-    return load(CIFAR10, options)
+    return _load(CIFAR10, options)
 
 
 def load_cifar100(options: Options) -> Data:
-    return load(CIFAR100, options)
+    return _load(CIFAR100, options)
 
 
-def load(cifar: Cifar, options: Options) -> Data:
-    """The crop has a padding of 4 pixels (1/8 of the side at other sizes), and flips."""
+def _load(cifar: Cifar, options: Options) -> Data:
+    """Load CIFAR, cropped with a padding of 4 pixels (1/8 of the side) and flipped."""
     root = data_root(options.root)
-    facts = Facts(cifar.name, classes(cifar, root), cifar.test_count, shift=8, flip=True)
-    train = images(cifar, cifar.train, root)
-    return MemoryData(facts, train, lambda: images(cifar, (cifar.test,), root), options)
+    path = archive_member(cifar.archive, cifar.meta, root)
+    classes = tuple(_text(name) for name in _field(read_pickle(path), cifar.class_key, path))
+    info = DatasetInfo(cifar.name, classes, cifar.test_count, shift=8, flip=True)
+    train = _read_images(cifar, cifar.train, root)
+    return MemoryData(info, train, lambda: _read_images(cifar, (cifar.test,), root), options)
 
 
-def classes(cifar: Cifar, root: Path) -> tuple[str, ...]:
-    path = member(cifar.archive, cifar.meta, root)
-    return tuple(as_text(name) for name in field(read_pickle(path), cifar.class_key, path))
+def _read_images(cifar: Cifar, names: tuple[str, ...], root: Path) -> Images:
+    pixels, labels = [], []
+    for name in names:
+        path = archive_member(cifar.archive, name, root)
+        content = read_pickle(path)
+        rows, numbers = _field(content, "data", path), _field(content, cifar.label_key, path)
+        if not isinstance(rows, np.ndarray) or rows.dtype != np.uint8 or rows.ndim != 2:
+            raise UserError(f"data: {path}: data is not an array of bytes")
+        if rows.shape[1] != np.prod(SHAPE) or len(rows) != len(numbers):
+            raise UserError(f"data: {path}: {rows.shape} pixels do not fit {len(numbers)} labels")
+        if not all(isinstance(number, int) for number in numbers):
+            raise UserError(f"data: {path}: labels are not whole numbers")
+        pixels.append(rows.reshape(-1, *SHAPE))
+        labels += numbers
+    return Images.from_arrays(np.concatenate(pixels), labels)
 
 
-def images(cifar: Cifar, names: tuple[str, ...], root: Path) -> Images:
-    parts = [pixels_and_labels(member(cifar.archive, name, root), cifar) for name in names]
-    pixels = parts[0][0] if len(parts) == 1 else np.concatenate([part for part, _ in parts])
-    return from_arrays(pixels, np.concatenate([labels for _, labels in parts]))
-
-
-def pixels_and_labels(path: Path, cifar: Cifar) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    content = read_pickle(path)
-    rows, labels = field(content, "data", path), field(content, cifar.label_key, path)
-    if not isinstance(rows, np.ndarray) or rows.dtype != np.uint8 or rows.ndim != 2:
-        raise UserError(f"data: {path}: data is not an array of bytes")
-    if rows.shape[1] != np.prod(SHAPE) or len(rows) != len(labels):
-        raise UserError(f"data: {path}: {rows.shape} pixels do not fit {len(labels)} labels")
-    if not all(isinstance(label, int) for label in labels):
-        raise UserError(f"data: {path}: labels are not whole numbers")
-    return rows.reshape(-1, *SHAPE), np.array(labels, dtype=np.int64)
-
-
-def field(content: dict[str, Any], key: str, path: Path) -> Any:
+def _field(content: dict[str, Any], key: str, path: Path) -> Any:
     if key not in content:
         raise UserError(f"data: {path} has no {key!r}; it has: {', '.join(content)}")
     return content[key]
+
+
+# The official files are pickles, and a pickle can call any function by its name. This reader allows
+# only the names below, and replaces numpy's functions: numpy trusts the state of an array in a
+# pickle, and a damaged one crashes the interpreter.
+
+
+def read_pickle(path: Path) -> dict[str, Any]:
+    """Read a dictionary of numbers, bytes and integer arrays; its keys become text."""
+    try:
+        with path.open("rb") as file:
+            content = _Unpickler(file, encoding="bytes").load()
+    except UserError as error:
+        raise UserError(f"data: {path} is refused: {error}") from error
+    except Exception as error:  # A broken pickle can raise anything.
+        raise UserError(f"data: {path} cannot be read: {one_line(error)}") from error
+    if not isinstance(content, dict):
+        raise UserError(f"data: {path} holds {type(content).__name__}, a dictionary is needed")
+    return {
+        _text(key): value.array if isinstance(value, _PickledArray) else value
+        for key, value in content.items()
+    }
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> object:
+        # A pickle can set attributes of the results. The lambdas are new each time, so that this
+        # does not reach another pickle, and the built-in function does not allow it.
+        match module, name:
+            case ("numpy.core.multiarray" | "numpy._core.multiarray", "_reconstruct"):
+                return lambda *_: _PickledArray()
+            case ("numpy", "ndarray"):
+                return lambda *_: None  # only passed to _reconstruct
+            case ("numpy", "dtype"):
+                return lambda code, *_: _PickledDtype(code)
+            case ("_codecs", "encode"):
+                return codecs.encode  # Python 3 writes bytes in old protocols by this.
+        raise UserError(f"it asks to run {f'{module}.{name}'!r}; data needs nothing of the kind")
+
+
+class _PickledDtype:
+    """The integer type of an array in a pickle; its state has the byte order."""
+
+    def __init__(self, code: object) -> None:
+        self.code = _text(code)
+        if self.code[:1] not in ("u", "i") or self.code[1:] not in ("1", "2", "4", "8"):
+            raise UserError(f"an array of {self.code!r}; only arrays of whole numbers are allowed")
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        if (order := _text(state[1])) not in ("<", ">", "|", "="):
+            raise ValueError(f"byte order {order!r}")
+        self.code = order + self.code
+
+
+class _PickledArray:
+    """An array in a pickle, built from its state."""
+
+    array: NDArray[Any]
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _, shape, dtype, fortran_order, content = state
+        # frombuffer and reshape check the length, and the copy is writable.
+        flat = np.frombuffer(content, dtype=dtype.code)
+        self.array = flat.reshape(shape, order="F" if fortran_order else "C").copy()
+
+
+def _text(value: object) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

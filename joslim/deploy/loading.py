@@ -8,55 +8,67 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from torch import Tensor, nn
+from torch import nn
 
-from joslim.deploy.facts import FORMAT
+from joslim.deploy.exporting import FORMAT
 from joslim.errors import UserError
-from joslim.front import counts_of_json
-from joslim.runs.checkpoint import MODEL, unshared
-from joslim.runs.folder import CONFIG
-from joslim.runs.network import check_model, load_model, make_net
-from joslim.runs.opening import facts_of_child
-from joslim.runs.run import MOST_CLASSES, MOST_PIXELS, MOST_VALUES
-from joslim.untrusted import (
+from joslim.files import (
     json_count,
     json_name,
     json_number,
     json_rows,
     json_value,
-    stored_tensors,
 )
+from joslim.formats import WEIGHTS, load_weights
+from joslim.front import counts_of_json
+from joslim.results.run_files import CONFIG, facts_of_child
+from joslim.runs.network import check_model, load_blank, make_net
+from joslim.runs.run import MOST_CLASSES, MOST_PIXELS, MOST_VALUES
 
 
 def load_child(path: str | Path, model: str | nn.Module | None = None) -> nn.Module:
-    """The module of an exported folder, in eval mode, with its own weights and statistics.
+    """Load an exported folder as an ordinary module in eval mode.
 
-    Nothing in the folder is executed; `model` is needed for networks of one's own.
+    Nothing in the folder is executed, so it may come from anybody.
+
+    Args:
+        path: A folder that `joslim.export` has written.
+        model: The network, if it is your own: a module, or "package.module:function".
+
+    Returns:
+        The child (subnet) with its own weights and BatchNorm statistics.
+
+    Raises:
+        UserError: The folder is damaged, of a newer version, or its network is your own and was not
+            given.
+
+    Examples:
+        >>> run = joslim.load("runs/digits")
+        >>> _ = joslim.export(run, run.front[0], "child")
+        >>> child = joslim.load_child("child")
+        >>> child(torch.zeros(1, 3, 8, 8)).shape
+        torch.Size([1, 10])
     """
     check_model(model)
     facts = facts_of_child(Path(path))
     version = json_count(json_value(facts, "format", CONFIG), f"{CONFIG}.format", 1, 10**6)
-    if version > FORMAT:
-        raise UserError(f"child: {str(path)!r} is of a newer joslim; type pip install -U joslim")
+    if version != FORMAT:
+        raise UserError(
+            f"child: {str(path)!r} has format {version}, this joslim reads {FORMAT}; "
+            "export it again, or type pip install -U joslim"
+        )
     module = child_of(facts, network(facts, path, model))
-    file = Path(path) / MODEL
+    file = Path(path) / WEIGHTS
     try:
         load_weights(module, file)
-    except (OSError, SafetensorError, RuntimeError) as error:
-        line = str(error).splitlines()[-1].strip()
+    except (OSError, SafetensorError, RuntimeError, MemoryError) as error:
+        line = (str(error) or type(error).__name__).splitlines()[-1].strip()
         raise UserError(f"child: {str(file)!r} cannot be loaded: {line}") from error
     return module.eval()
 
 
-def load_weights(module: nn.Module, file: Path) -> dict[str, Tensor]:
-    """All of them; of those that share memory the file has one."""
-    weights, wanted = stored_tensors(file), module.state_dict()
-    module.load_state_dict(weights, strict=len(unshared(dict(wanted))) == len(wanted))
-    return weights
-
-
 def network(facts: dict[str, Any], path: str | Path, model: str | nn.Module | None) -> nn.Module:
-    """Code named by a file is not imported: a model of one's own is given again."""
+    """The network of the child. Code that a file names is not imported: the user gives it again."""
     if isinstance(model, nn.Module):
         return model
     name = json_name(json_value(facts, "model", CONFIG), f"{CONFIG}.model")
@@ -67,11 +79,11 @@ def network(facts: dict[str, Any], path: str | Path, model: str | nn.Module | No
         )
     classes = json_rows(facts, "classes", CONFIG, MOST_CLASSES)
     with torch.random.fork_rng(devices=[]):
-        return load_model(model or name, len(classes))
+        return load_blank(model or name, len(classes))
 
 
 def child_of(facts: dict[str, Any], full: nn.Module) -> nn.Module:
-    """The network cut to the child's channels; its weights are still to be loaded."""
+    """Cut the network to the child's channels; its weights are still to be loaded."""
     sizes = json_rows(facts, "shape", CONFIG, most=3, least=3)
     shape = tuple(json_count(size, f"{CONFIG}.shape", 1, MOST_PIXELS) for size in sizes)
     if math.prod(shape) > MOST_VALUES:
@@ -82,4 +94,5 @@ def child_of(facts: dict[str, Any], full: nn.Module) -> nn.Module:
         widths = net.space.of_counts(counts_of_json(facts, net.space, CONFIG))
     except ValueError as error:
         raise UserError(f"child: its channels do not fit the network: {error}") from error
-    return net._cut(widths)
+    child = net._cut(widths)
+    return child.to_empty(device="cpu") if net.example[0].is_meta else child

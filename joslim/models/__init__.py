@@ -1,4 +1,27 @@
-"""The paper's networks, as plain `nn.Module`s. A new one is a file here and a row in `MODELS`."""
+"""The networks of the paper as plain `nn.Module`s, which do not import joslim.
+
+`MODELS` is the table by name. To add a network, say RegNet:
+
+1. Write `regnet.py` in this folder: an ordinary `nn.Module` with torchvision's names, so that its
+   weights load, and a function `regnet_y_400mf(num_classes=1000)` that returns it. End `__init__`
+   with `init_weights(self)`. `joslim.slim` makes it slimmable later; in `forward`, read sizes from
+   tensors (`x.shape[1]`), because a literal size freezes its layer.
+2. Give the class an attribute `slim_defaults`: `"input"` (channels, height, width) is needed, and
+   `"low"`, `"keep"`, `"tie"` and `"divisor"` are defaults for the options of `joslim.slim`.
+3. Import the function below, and add it to `MODELS` and `__all__`. `--model regnet_y_400mf` works
+   then, and so do `joslim profile` and all tests that go through the table.
+4. Add `tests/models/test_regnet.py`, which compares the number of parameters and the multiply-adds
+   with published ones.
+
+A network outside of this package needs none of this: type `--model package.module:function`.
+
+Examples:
+    >>> net = joslim.models.resnet20(num_classes=100)
+    >>> sum(parameter.numel() for parameter in net.parameters())
+    275572
+    >>> "mobilenet_v2" in joslim.models.MODELS
+    True
+"""
 
 from collections.abc import Callable
 

@@ -24,7 +24,7 @@ class Block(nn.Module):
         out = F.relu(self.bn1(self.conv1(x)))
         out = self.bn2(self.conv2(out))
         if self.stride == 2:
-            # Widths are read from the tensors, so a slimmed block works too; a negative pad crops.
+            # Widths are read from the tensors, so that they follow the child; a negative pad crops.
             shortcut = F.pad(shortcut, (0, 0, 0, 0, 0, out.shape[1] - shortcut.shape[1]))
         return F.relu(out + shortcut)
 
@@ -32,7 +32,7 @@ class Block(nn.Module):
 class CifarResNet(nn.Module):
     """A stem and three stages of (depth - 2) / 6 blocks, with 16, 32 and 64 x width channels."""
 
-    # One knob for the inner convs of a stage, as in the paper; its residual sum is another.
+    # The inner convs of a stage share one knob, as in the paper; its residual sum has another.
     slim_defaults: ClassVar[dict[str, Any]] = {
         "low": 0.316,
         "input": (3, 32, 32),
@@ -67,41 +67,45 @@ def _stage(in_channels: int, channels: int, blocks: int, stride: int) -> nn.Sequ
 
 
 def resnet8(num_classes: int = 10, width: int = 1) -> CifarResNet:
-    """One block a stage: the smallest, for tests and demonstrations."""
+    """ResNet8: one block a stage, the smallest, for tests and demonstrations."""
     return CifarResNet(8, num_classes, width)
 
 
 def resnet20(num_classes: int = 10, width: int = 1) -> CifarResNet:
-    """Three blocks a stage; the paper also takes it 2 to 5 times as wide."""
+    """ResNet20: three blocks a stage. The paper also uses it 2 to 5 times as wide."""
     return CifarResNet(20, num_classes, width)
 
 
 def resnet20_2x(num_classes: int = 10) -> CifarResNet:
+    """ResNet20 with 2 times as many channels."""
     return CifarResNet(20, num_classes, width=2)
 
 
 def resnet20_3x(num_classes: int = 10) -> CifarResNet:
+    """ResNet20 with 3 times as many channels."""
     return CifarResNet(20, num_classes, width=3)
 
 
 def resnet20_4x(num_classes: int = 10) -> CifarResNet:
+    """ResNet20 with 4 times as many channels."""
     return CifarResNet(20, num_classes, width=4)
 
 
 def resnet20_5x(num_classes: int = 10) -> CifarResNet:
+    """ResNet20 with 5 times as many channels."""
     return CifarResNet(20, num_classes, width=5)
 
 
 def resnet32(num_classes: int = 10, width: int = 1) -> CifarResNet:
-    """Five blocks a stage."""
+    """ResNet32: five blocks a stage."""
     return CifarResNet(32, num_classes, width)
 
 
 def resnet44(num_classes: int = 10, width: int = 1) -> CifarResNet:
-    """Seven blocks a stage."""
+    """ResNet44: seven blocks a stage."""
     return CifarResNet(44, num_classes, width)
 
 
 def resnet56(num_classes: int = 10, width: int = 1) -> CifarResNet:
-    """Nine blocks a stage."""
+    """ResNet56: nine blocks a stage."""
     return CifarResNet(56, num_classes, width)

@@ -1,13 +1,18 @@
-"""Starting weights, the same for every family, so that runs differ by network and not by luck."""
+"""Initial weights, by the same rules for every family of networks."""
 
 from torch import nn
 
 
 def init_weights(model: nn.Module, linear_std: float | None = None) -> None:
-    """Convs: Kaiming normal over the fan-out, which keeps gradients at scale (He et al., 2015).
+    """Initialise the weights of a network in place.
 
-    BatchNorm starts as the identity and conv biases at zero. Linear layers keep PyTorch's
-    default, unless `linear_std` asks for a normal of that deviation and no bias (MobileNets).
+    Convs are Kaiming normal over the fan-out, which keeps gradients at scale (He et al., 2015).
+    Their biases are zero. BatchNorm starts as the identity.
+
+    Args:
+        model: The network.
+        linear_std: Standard deviation of the weights of linear layers, with biases of zero, as in
+            MobileNets. By default linear layers keep PyTorch's initialisation.
     """
     for module in model.modules():
         if isinstance(module, nn.Conv2d):

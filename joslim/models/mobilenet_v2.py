@@ -20,7 +20,7 @@ STAGES = (
 
 
 class ConvNormReLU6(nn.Sequential):
-    """Conv, BatchNorm, and a ReLU that stops at 6."""
+    """Conv, BatchNorm and ReLU6."""
 
     def __init__(
         self, in_channels: int, out_channels: int, kernel: int, stride: int = 1, groups: int = 1
@@ -35,7 +35,7 @@ class ConvNormReLU6(nn.Sequential):
 
 
 class InvertedResidual(nn.Module):
-    """Expand (unless by 1), filter each channel alone, project linearly; add where shapes agree."""
+    """Expansion (unless by 1), depthwise conv, projection; a shortcut if the shapes agree."""
 
     def __init__(self, in_channels: int, out_channels: int, expansion: int, stride: int) -> None:
         super().__init__()
@@ -81,5 +81,5 @@ class MobileNetV2(nn.Module):
 
 
 def mobilenet_v2(num_classes: int = 1000) -> MobileNetV2:
-    """MobileNetV2 at its full width."""
+    """MobileNetV2 at full width."""
     return MobileNetV2(num_classes)

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from .init import init_weights
 
-# kernel, expanded channels, output channels, squeezed channels (0: no gate), activation, stride
+# kernel, expanded channels, output channels, channels of the squeeze-and-excitation (0: none),
+# activation, stride
 BLOCKS = (
     (3, 16, 16, 0, nn.ReLU, 1),
     (3, 64, 24, 0, nn.ReLU, 2),
@@ -28,7 +29,7 @@ BLOCKS = (
 
 
 class ConvNorm(nn.Sequential):
-    """Conv, BatchNorm and, where one is given, an activation."""
+    """Conv, BatchNorm and an optional activation."""
 
     def __init__(
         self,
@@ -49,7 +50,7 @@ class ConvNorm(nn.Sequential):
 
 
 class SqueezeExcitation(nn.Module):
-    """Scale every channel by a gate in [0, 1] computed from the means of all of them."""
+    """Scale every channel by a gate in [0, 1] that is computed from the means of all channels."""
 
     def __init__(self, channels: int, squeezed: int) -> None:
         super().__init__()
@@ -62,7 +63,7 @@ class SqueezeExcitation(nn.Module):
 
 
 class InvertedResidual(nn.Module):
-    """Expand (if need be), filter each channel alone, gate, project; add where shapes agree."""
+    """Expansion (if any), depthwise conv, gate, projection; a shortcut if the shapes agree."""
 
     def __init__(
         self,
@@ -95,7 +96,7 @@ class InvertedResidual(nn.Module):
 class MobileNetV3(nn.Module):
     """Fifteen inverted residuals, a 1x1 conv of 960 channels, and a head with a hidden layer."""
 
-    # The paper leaves the inner width of the gates alone; their output follows what they scale.
+    # As in the paper, the inner width of the gates is fixed; their output follows their input.
     slim_defaults: ClassVar[dict[str, Any]] = {
         "low": 0.42,
         "input": (3, 224, 224),
@@ -128,5 +129,5 @@ class MobileNetV3(nn.Module):
 
 
 def mobilenet_v3_large(num_classes: int = 1000) -> MobileNetV3:
-    """MobileNetV3-Large at its full width."""
+    """MobileNetV3-Large at full width."""
     return MobileNetV3(num_classes)

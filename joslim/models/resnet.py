@@ -9,7 +9,7 @@ from .init import init_weights
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convs."""
+    """Two 3x3 convs and a shortcut."""
 
     expansion: ClassVar[int] = 1
 
@@ -28,7 +28,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3, 1x1: the 3x3 conv carries the stride (v1.5), for the 1x1 would skip pixels."""
+    """1x1, 3x3 and 1x1 convs. The 3x3 conv has the stride (v1.5); a 1x1 conv would skip pixels."""
 
     expansion: ClassVar[int] = 4
 
@@ -51,7 +51,7 @@ class Bottleneck(nn.Module):
 
 
 def _shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Module:
-    """The identity wherever the shapes agree, else a 1x1 conv."""
+    """Return the identity if the shapes agree, or else a 1x1 conv."""
     if stride == 1 and in_channels == out_channels:
         return nn.Identity()
     return nn.Sequential(
@@ -60,7 +60,7 @@ def _shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Module:
 
 
 class ResNet(nn.Module):
-    """A 7x7 stem and four stages of the given numbers of blocks."""
+    """A 7x7 stem and four stages with the given numbers of blocks."""
 
     slim_defaults: ClassVar[dict[str, Any]] = {"low": 0.42, "input": (3, 224, 224)}
 
@@ -102,15 +102,15 @@ def _stage(
 
 
 def resnet18(num_classes: int = 1000) -> ResNet:
-    """Eight basic blocks: the ResNet of the paper's ImageNet experiments."""
+    """ResNet18: eight basic blocks; the ResNet of the ImageNet experiments in the paper."""
     return ResNet(BasicBlock, (2, 2, 2, 2), num_classes)
 
 
 def resnet34(num_classes: int = 1000) -> ResNet:
-    """Sixteen basic blocks."""
+    """ResNet34: sixteen basic blocks."""
     return ResNet(BasicBlock, (3, 4, 6, 3), num_classes)
 
 
 def resnet50(num_classes: int = 1000) -> ResNet:
-    """Sixteen bottlenecks."""
+    """ResNet50: sixteen bottlenecks."""
     return ResNet(Bottleneck, (3, 4, 6, 3), num_classes)

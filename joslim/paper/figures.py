@@ -1,6 +1,6 @@
-"""The table of the paper's figures: what each of them trains. `drawing.py` has how it is drawn.
+"""The table of the paper's figures and of their trainings; `making.py` trains and draws them.
 
-Nothing here imports torch: the list of figures is there at once.
+Nothing here imports torch, so that `joslim figure` lists the figures at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ABLATED = f"{PAPER}cifar100-resnet20"
 
 @dataclass(frozen=True)
 class Trials:
-    """Trainings of one recipe, each with all seeds; `change` is what an ablation changes."""
+    """Trainings of one recipe, each with all seeds; an ablation changes the settings `change`."""
 
     recipe: str
     methods: tuple[str, ...]
@@ -44,7 +44,7 @@ class PaperFigure:
 
 
 def ablation_of_k(ks: Sequence[int]) -> tuple[Trials, ...]:
-    """Slim is what the overhead is measured by."""
+    """Trainings for each K, and Slim, whose time the overhead is measured against."""
     varied = (Trials(ABLATED, ("joslim",), change={"every": k}) for k in ks)
     return (Trials(ABLATED, ("slim",)), *varied)
 

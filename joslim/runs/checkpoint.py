@@ -1,23 +1,21 @@
-"""Checkpoints: all that the next step depends on, swapped in whole.
+"""Checkpoints: everything that the next step depends on, replaced as a whole.
 
 model.safetensors        weights and buffers
 statistics.safetensors   BatchNorm statistics of the front's children, once there is a front
 state.pt                 optimizer, scaler, the loop's state: loaded with weights_only=True
-checkpoint.json          the step, and a checksum of each file
+checkpoint.json          the step, whether the front was judged, the size and checksum of each file
 
-While a run trains, the one before is kept as checkpoint.old: should the newest be damaged, it goes
-on from that.
+While a run trains, the previous checkpoint is kept as checkpoint.old: if the newest is damaged, the
+run continues from that.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
 import pickle
-from collections.abc import Iterator
-from contextlib import contextmanager
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -27,25 +25,42 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from joslim.errors import RunFailed, UserError
-from joslim.runs.folder import CHECKPOINT, NEW, OLD, RunFolder, remove
+from joslim.files import (
+    JSON_LIMIT,
+    checksum,
+    disk_errors,
+    json_count,
+    moved_aside,
+    read_json,
+    remove,
+    stored_tensors,
+    sync,
+    unshared,
+)
+from joslim.results.run_files import FORMAT, OtherFormat, refuse_other_format
+from joslim.runs.folder import CHECKPOINT, NEW, OLD, RunFolder
 from joslim.slimmable import SlimmableNet
+from joslim.slimmable.batchnorm import has_statistics
 from joslim.slimmable.layers import stored_statistic
-from joslim.slimmable.statistics import has_statistics
-from joslim.untrusted import json_count, stored_tensors
-from joslim.widths import Widths
+from joslim.space import Widths
 
 MODEL = "model.safetensors"
 STATISTICS = "statistics.safetensors"
 STATE = "state.pt"
 SUMMARY = "checkpoint.json"
-# Goes up when files change so that an older joslim cannot read them.
-FORMAT = 1
+FILES = (MODEL, STATISTICS, STATE)
 
 log = logging.getLogger("joslim")
 
 
-def save(folder: RunFolder, net: SlimmableNet, state: dict[str, Any], step: int) -> None:
-    """Written to the side, synced, then swapped in; the last good one stays until then."""
+def save(
+    folder: RunFolder, net: SlimmableNet, state: dict[str, Any], step: int, finished: bool = False
+) -> None:
+    """Write a checkpoint beside the last one, sync it, and replace the last one.
+
+    finished: Whether the front of this step was judged, so that the statistics of its children are
+    in the checkpoint.
+    """
     weights = {name: tensor.detach().cpu() for name, tensor in net.state_dict().items()}
     refuse_bad_weights(weights, step)
     new = folder.file(NEW)
@@ -55,48 +70,52 @@ def save(folder: RunFolder, net: SlimmableNet, state: dict[str, Any], step: int)
     with disk_errors(new):
         save_file({name: tensor.contiguous() for name, tensor in unshared(weights)}, new / MODEL)
         save_file(flat_statistics(net), new / STATISTICS)
-        torch.save(state, new / STATE)
-    checksums = {name: checksum(new / name) for name in (MODEL, STATISTICS, STATE)}
-    summary = {"format": FORMAT, "step": step, "sha256": checksums}
-    (new / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")
+        # Given a path, torch would report a full disk as "unexpected pos".
+        with (new / STATE).open("wb") as stream:
+            torch.save(state, stream)
+    write_summary(new, {"format": FORMAT, "step": step, "finished": finished})
     for file in new.iterdir():
         sync(file)
-    refuse_unreadable(new)
+    try:
+        load_state(new)
+    except UserError as error:
+        raise RunFailed(f"{error}, though it was just written; the last one is kept") from error
     swap_in(folder, new)
 
 
-@contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
-    """The writers of torch and safetensors have exceptions of their own for a full disk."""
-    try:
-        yield
-    except (SafetensorError, RuntimeError) as error:
-        line = str(error).strip().splitlines()[0]
-        raise OSError(f"cannot write {str(path)!r}: {line}") from error
+def write_summary(path: Path, facts: dict[str, Any]) -> None:
+    """Write checkpoint.json: the facts, and size and checksum of each file."""
+    sizes = {name: (path / name).stat().st_size for name in FILES}
+    checksums = {name: checksum(path / name) for name in FILES}
+    summary = {**facts, "bytes": sizes, "sha256": checksums}
+    (path / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")
 
 
 def swap_in(folder: RunFolder, new: Path) -> None:
+    """Make the new checkpoint the current one, and the current one the old one."""
     current, old = folder.file(CHECKPOINT), folder.file(OLD)
     if current.exists():
         if old.exists():
             remove(old)
-        os.rename(current, old)
-    os.rename(new, current)
+        with moved_aside(current, old):
+            os.rename(new, current)
+    else:
+        os.rename(new, current)
 
 
 def drop_old(folder: RunFolder) -> None:
-    """A finished run is not trained on: one checkpoint will do."""
+    """Remove the checkpoint before the last, which a finished run does not need."""
     if (old := folder.file(OLD)).exists():
         remove(old)
 
 
 def find(folder: RunFolder) -> Path | None:
-    """The newest checkpoint. A crash may have come between two renames."""
+    """Return the newest checkpoint; it is the old one if a crash came between two renames."""
     return next(iter(candidates(folder)), None)
 
 
 def last_good(folder: RunFolder) -> Path | None:
-    """The newest checkpoint that is as it was written; None if there was none yet."""
+    """Return the newest checkpoint whose files are intact; None if there is none yet."""
     found = candidates(folder)
     for path in found:
         try:
@@ -116,10 +135,11 @@ def candidates(folder: RunFolder) -> list[Path]:
 
 
 def load_weights(path: Path, net: SlimmableNet) -> None:
-    """Weights, buffers and the statistics of the front's children."""
+    """Load weights, buffers and the statistics of the front's children."""
     tensors = read_tensors(path / MODEL)
     try:
-        net.load_state_dict(tensors, strict=not shared_names(net))
+        weights = dict(net.state_dict())
+        net.load_state_dict(tensors, strict=len(unshared(weights)) == len(weights))
     except RuntimeError as error:
         message = str(error).splitlines()[-1].strip()
         raise UserError(f"checkpoint: the weights do not fit the network: {message}") from error
@@ -133,7 +153,9 @@ def load_weights(path: Path, net: SlimmableNet) -> None:
 def load_state(path: Path) -> dict[str, Any]:
     verify(path)
     try:
-        state = torch.load(path / STATE, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of files in an older format: they are refused anyway
+            state = torch.load(path / STATE, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, pickle.UnpicklingError, EOFError) as error:
         raise UserError(f"checkpoint: cannot read {str(path / STATE)!r}: broken file") from error
     if not isinstance(state, dict):
@@ -144,17 +166,21 @@ def load_state(path: Path) -> dict[str, Any]:
 
 def verify(path: Path) -> None:
     """The files are those that were written."""
+    summary = read_json(path / SUMMARY, JSON_LIMIT, "checkpoint")
     try:
-        summary = json.loads((path / SUMMARY).read_text())
-        sums, version = summary["sha256"], json_count(summary["format"], "format", 1, 10**6)
-        files = (MODEL, STATISTICS, STATE)
-        broken = [name for name in files if checksum(path / name) != sums[name]]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        version = json_count(summary["format"], "format", 1, 10**6)
+        refuse_other_format(f"checkpoint: {str(path)!r}", version)
+        sizes, sums = summary["bytes"], summary["sha256"]
+        # A file of another size is not read: a sparse one of terabytes would take hours.
+        broken = [
+            name
+            for name in FILES
+            if (path / name).stat().st_size != sizes[name] or checksum(path / name) != sums[name]
+        ]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, OtherFormat):
+            raise
         raise UserError(f"checkpoint: {str(path)!r} is broken: {error}") from error
-    if version > FORMAT:
-        raise UserError(
-            f"checkpoint: {str(path)!r} was written by a newer joslim; type pip install -U joslim"
-        )
     if broken:
         raise UserError(f"checkpoint: {str(path / broken[0])!r} is damaged: its checksum differs")
 
@@ -193,7 +219,7 @@ def load_statistics(net: SlimmableNet, tensors: dict[str, Tensor]) -> None:
 def check_statistics(
     net: SlimmableNet, child: Widths, norm: str, pair: tuple[Tensor, Tensor]
 ) -> None:
-    """They are as long as the norm's own at these widths."""
+    """Refuse statistics of another shape than the norm has at these widths."""
     module = net.get_submodule(norm)
     if not has_statistics(module):
         raise ValueError(f"{norm} has no statistics")
@@ -204,47 +230,7 @@ def check_statistics(
 
 
 def refuse_bad_weights(weights: dict[str, Tensor], step: int) -> None:
-    """A checkpoint with a NaN in it would replace the last good one."""
+    """Refuse weights that are not finite: they would replace the last good checkpoint."""
     for name, tensor in weights.items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise RunFailed(f"{name} is not finite after step {step}; the last checkpoint is kept")
-
-
-def refuse_unreadable(new: Path) -> None:
-    """What cannot be read back must not replace what can."""
-    try:
-        load_state(new)
-    except UserError as error:
-        raise RunFailed(f"{error}, though it was just written; the last one is kept") from error
-
-
-def unshared(weights: dict[str, Tensor]) -> list[tuple[str, Tensor]]:
-    """Tensors that share memory once each: safetensors refuses to write them twice."""
-    seen: set[tuple[int, int]] = set()
-    kept = []
-    for name, tensor in weights.items():
-        place = (tensor.data_ptr(), tensor.numel())
-        if tensor.numel() == 0 or place not in seen:
-            seen.add(place)
-            kept.append((name, tensor))
-    return kept
-
-
-def shared_names(net: SlimmableNet) -> bool:
-    weights = dict(net.state_dict())
-    return len(unshared(weights)) < len(weights)
-
-
-def checksum(file: Path) -> str:
-    if not file.is_file():  # a pipe or a device would never end
-        raise FileNotFoundError(f"{str(file)!r} is not a file")
-    digest = hashlib.sha256()
-    with file.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def sync(file: Path) -> None:
-    with file.open("rb") as stream:
-        os.fsync(stream.fileno())

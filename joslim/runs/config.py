@@ -1,195 +1,189 @@
-"""The configuration of a training: one frozen record, from flags, a file or Python.
+"""The configuration of a run: one frozen record, made from flags, a file or Python.
 
-Each field is stated once, here: its default, its help, what it may be. The command line makes its
-flags from these fields, a configuration file has them as keys, and `checked` refuses what is wrong
-before anything is computed. None means: as the recipe, the model or the preset has it.
+Each setting is declared once, with `setting(...)`, in one of the groups: those of the training
+loop in `joslim/training/settings.py`, all others here. The command line makes its flags from the
+declarations, a configuration file has them as keys, and a wrong value is refused before anything is
+computed. None stands for a value that follows from the data or the network.
 """
 
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from joslim.errors import UserError, unknown
+from joslim.files import read_text
 from joslim.runs.recipes import RECIPES, settings_of
-from joslim.untrusted import shown
+from joslim.training.settings import (
+    SEARCH_OPTIONS,
+    SEARCHING,
+    Sandwich,
+    Search,
+    Settings,
+    checked,
+    keys_of,
+    kind_of,
+    sandwich_of,
+    setting,
+)
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # type: ignore[import-not-found]
+__all__ = ["SEARCHING", "SEARCH_OPTIONS", "Config", "checked", "config_of", "kind_of"]
 
 MOST_BYTES = 10**6
-# The methods that a searcher can be named for.
-SEARCHING = ("joslim", "bignas", "ofa")
-# What is said to the searcher.
-SEARCH_OPTIONS = ("beta", "epsilon", "log_share", "bisections")
-
-
-def option(
-    default: Any,
-    help: str,
-    *,
-    least: float | None = None,
-    above: float | None = None,
-    most: float | None = None,
-    names: Callable[[], Iterable[str]] | None = None,
-) -> Any:
-    """A field: `least` and `most` are allowed values themselves, `above` is not."""
-    limits = {"least": least, "above": above, "most": most}
-    return field(default=default, metadata={"help": help, "names": names, **limits})
-
-
-def methods() -> list[str]:
-    from joslim.methods import ALIASES, METHODS
-
-    return [*METHODS, *ALIASES]
-
-
-def presets() -> list[str]:
-    from joslim.methods import PRESETS
-
-    return [*PRESETS]
-
-
-def searchers() -> list[str]:
-    from joslim.search import SEARCHERS
-
-    return [*SEARCHERS]
-
-
-def costs() -> list[str]:
-    from joslim.costs import COSTS
-
-    return [*COSTS]
-
-
-def distillations() -> list[str]:
-    from joslim.training.distillation import DISTILLATIONS
-
-    return [*DISTILLATIONS]
-
-
-def schedules() -> list[str]:
-    from joslim.training.schedule import SCHEDULES
-
-    return [*SCHEDULES]
-
-
-# Settings of where and how a run runs, not of what it computes: a resumed run may have others.
-WHERE_AND_HOW = frozenset(
-    (
-        "device",
-        "device_file",
-        "threads",
-        "workers",
-        "data_root",
-        "channels_last",
-        "log_every",
-        "save_every",
-        "tensorboard",
-    )
-)
 
 
 @dataclass(frozen=True)
-class Config:
-    """What a run was asked to do."""
+class Network(Settings):
+    title: ClassVar[str] = "Network and cost"
 
-    model: str = option("resnet8", "Built-in network, or your own as package.module:function.")
-    init: str | None = option(None, "Weights to start from: a .safetensors file.")
-    data: str = option("digits", "digits, fashion-mnist, cifar10, cifar100 or folder:PATH.")
-    data_root: str | None = option(None, "Folder with the official files of the data set.")
-    size: int | None = option(None, "Resize images to this many pixels.", least=1, most=10_000)
-    method: str = option("joslim", "joslim, slim, bignas (ofa), autoslim or single.", names=methods)
-    cost: str = option("macs", "Against error: macs, params, memory, latency.", names=costs)
-    device_file: str | None = option(None, "Cost latency: measured elsewhere, by joslim latency.")
-    low: float | None = option(None, "Lowest width multiplier; the network's own.", above=0, most=1)
-    widths: str | None = option(None, "Method single: one multiplier, or one for each knob: 1,0.5")
-    steps: int | None = option(None, "Optimizer steps.", least=1, most=10**9)
-    epochs: float | None = option(None, "Passes over the training data.", above=0, most=10**6)
-    batch: int | None = option(None, "Images in a batch, all processes together.", least=1)
-    every: int | None = option(
-        None, "Steps between choices of widths (K); else for 1000 children.", least=1
+    model: str = setting(
+        "resnet8", "Name of a built-in network, or your own as package.module:function."
     )
-    samples: int = option(2, "Widths besides the largest and smallest (M).", least=1, most=64)
-    draw: int | None = option(
+    init: str | None = setting(None, "Trained weights to start from: a .safetensors file.")
+    cost: str = setting(
+        "macs",
+        "Cost to trade for error: macs, params, memory or latency.",
+        names=keys_of("joslim.costs", "COSTS"),
+    )
+    device_file: str | None = setting(
+        None, "Measurements of joslim latency, for cost latency.", may_change=True
+    )
+    low: float | None = setting(
+        None, "Smallest width multiplier. By default the network decides.", above=0, most=1
+    )
+    widths: str | None = setting(
+        None, "Widths of method single: one multiplier, or one for each knob, such as 1,0.5."
+    )
+
+
+@dataclass(frozen=True)
+class Images(Settings):
+    title: ClassVar[str] = "Data"
+
+    data: str = setting(
+        "digits", "Data set: digits, fashion-mnist, cifar10, cifar100 or folder:PATH."
+    )
+    data_root: str | None = setting(
+        None, "Folder with the official files of the data set.", may_change=True
+    )
+    size: int | None = setting(None, "Resize images to this many pixels.", least=1, most=10_000)
+    crop_scale: float | None = setting(
         None,
-        "Of these and the smallest, how many learn in a step; by default 1.",
-        least=1,
-        most=65,
-    )
-    preset: str = option("default", "default; or paper: to the letter.", names=presets)
-    searcher: str | None = option(
-        None, "targeted, mobo-ts2, mobo-rs (the paper's), nsga2 or random.", names=searchers
-    )
-    beta: float | None = option(None, "Search: weight of uncertainty.", least=0)
-    epsilon: float | None = option(
-        None,
-        "Search: allowed distance from a target, of the full cost.",
+        "Smallest share of an image that a random crop keeps (data in folders).",
         above=0,
         most=1,
     )
-    log_share: float | None = option(
-        None, "Search: share of the targets that is even in the log of the cost.", least=0, most=1
+    val: float = setting(
+        0.1, "Training images that are kept for validation: a share or a number.", least=0
     )
-    bisections: int | None = option(
-        None, "Searcher mobo-ts2: at most so many for one target.", least=1, most=1000
+    workers: int = setting(
+        0,
+        "Number of processes that decode images (data in folders).",
+        least=0,
+        most=256,
+        may_change=True,
     )
-    rescore: int | None = option(None, "Children scored anew in a round, at most.", least=1)
-    recipe: str | None = option(
-        None, "Settings: digits, cifar, imagenet, paper/...; else the data's."
+
+
+@dataclass(frozen=True)
+class Optimizer(Settings):
+    title: ClassVar[str] = "Length and optimizer (by default as in the recipe)"
+
+    recipe: str | None = setting(
+        None,
+        "Recipe with values for the settings that are not given: digits, cifar, imagenet, "
+        "paper/... By default the one of the data.",
     )
-    seed: int = option(0, "Of everything random.", least=0, most=2**31 - 1)
-    device: str = option("auto", "auto, cpu, cuda, cuda:1, mps.")
-    amp: str | None = option(None, "Mixed precision: bf16 or fp16.", names=lambda: ["bf16", "fp16"])
-    threads: int | None = option(None, "CPU threads; else torch's choice.", least=1, most=4096)
-    channels_last: bool = option(True, "Channels innermost in memory: faster on most devices.")
-    workers: int = option(0, "Processes that decode images of a folder.", least=0, most=256)
-    lr: float | None = option(None, "Highest learning rate.", above=0, most=1e30)
-    momentum: float | None = option(None, "Of SGD, Nesterov's.", least=0, most=0.9999)
-    weight_decay: float | None = option(None, "Of all parameters.", least=0, most=1e30)
-    schedule: str | None = option(
-        None, "Of the learning rate: cosine, linear or constant.", names=schedules
+    steps: int | None = setting(None, "Number of optimizer steps.", least=1, most=10**9)
+    epochs: float | None = setting(
+        None, "Number of passes over the training data.", above=0, most=10**6
     )
-    warmup: float | None = option(None, "Share of the training with a rising rate.", least=0)
-    label_smoothing: float | None = option(
-        None, "Label smoothing of the full network.", least=0, most=0.9
+    batch: int | None = setting(None, "Images in a batch, over all processes.", least=1)
+    lr: float | None = setting(None, "Highest learning rate.", above=0, most=1e30)
+    momentum: float | None = setting(None, "Nesterov momentum of SGD.", least=0, most=0.9999)
+    weight_decay: float | None = setting(
+        None, "Weight decay, applied to all parameters.", least=0, most=1e30
     )
-    distill: str = option(
-        "soft", "How children learn from the full one: soft, kl, alpha.", names=distillations
+    schedule: str | None = setting(
+        None,
+        "Schedule of the learning rate: cosine, linear or constant.",
+        names=keys_of("joslim.training.schedule", "SCHEDULES"),
     )
-    label_share: float = option(0.0, "Share of the labels in what children learn.", least=0, most=1)
-    full_weight: float | None = option(
-        None, "How many times the full network's gradient counts; by default 3.", above=0, most=1000
+    warmup: float | None = setting(
+        None, "Share of the training in which the learning rate rises.", least=0
     )
-    full_first: float | None = option(
-        None, "Share of the first steps for the full network alone; else 0.3.", least=0, most=1
+    label_smoothing: float | None = setting(
+        None, "Label smoothing of the loss of the full network.", least=0, most=0.9
     )
-    replay: float = option(
-        0.0, "Joslim: share of trained widths drawn from the front so far.", least=0, most=1
+    clip: float | None = setting(None, "Largest norm of the gradient.", above=0)
+
+
+@dataclass(frozen=True)
+class Evaluation(Settings):
+    title: ClassVar[str] = "Evaluation"
+
+    score_images: int | None = setting(
+        None, "Number of images that score the children of a round. By default a batch.", least=2
     )
-    clip: float | None = option(None, "Largest norm of the gradient.", above=0)
-    val: float = option(0.1, "Training images kept for validation: a share or a number.", least=0)
-    crop_scale: float | None = option(
-        None, "Folders: least share of an image that a random crop keeps.", above=0, most=1
+    front_images: int = setting(2048, "Number of training images that judge the front.", least=2)
+
+
+@dataclass(frozen=True)
+class Machine(Settings):
+    title: ClassVar[str] = "Machine and logs"
+
+    seed: int = setting(0, "Random seed.", least=0, most=2**31 - 1)
+    device: str = setting(
+        "auto", "Device to train on: auto, cpu, cuda, cuda:1 or mps.", may_change=True
     )
-    score_images: int | None = option(
-        None, "Images that a round is scored on; by default a batch.", least=2
+    amp: str | None = setting(
+        None, "Mixed precision: bf16 or fp16.", names=lambda: ["bf16", "fp16"]
     )
-    front_images: int = option(2048, "Training images that judge the front.", least=2)
-    sync_norm: bool = option(False, "BatchNorm over the images of all processes, not of each.")
-    log_every: int | None = option(None, "Steps between lines of metrics.jsonl.", least=1)
-    save_every: int | None = option(None, "Steps between checkpoints.", least=1)
-    tensorboard: bool = option(False, "Write TensorBoard files into the run folder too.")
+    threads: int | None = setting(
+        None,
+        "Number of CPU threads. By default torch decides.",
+        least=1,
+        most=4096,
+        may_change=True,
+    )
+    channels_last: bool = setting(
+        True,
+        "Use the channels-last memory layout, which is faster on most devices.",
+        may_change=True,
+    )
+    sync_norm: bool = setting(
+        False, "Compute BatchNorm statistics over the images of all processes."
+    )
+    log_every: int | None = setting(
+        None,
+        "Steps between two lines of metrics.jsonl. By default such that there are 1000 lines.",
+        least=1,
+        may_change=True,
+    )
+    save_every: int | None = setting(
+        None,
+        "Steps between two checkpoints. By default such that there are 20.",
+        least=1,
+        may_change=True,
+    )
+    tensorboard: bool = setting(
+        False, "Also write TensorBoard files into the run folder.", may_change=True
+    )
+
+
+@dataclass(frozen=True)
+class Config(Machine, Evaluation, Sandwich, Search, Optimizer, Images, Network):
+    """All settings of a run. `config_of` makes one from the values that were given.
+
+    dataclasses takes the fields of the last base first: the network comes first in help texts.
+    """
 
     def __post_init__(self) -> None:
-        for item in fields(self):
-            object.__setattr__(self, item.name, checked(item, getattr(self, item.name)))
+        super().__post_init__()
         if self.steps is not None and self.epochs is not None:
             raise UserError(f"steps: {self.steps} and epochs: {self.epochs} given; type only one")
         if self.recipe is not None and self.recipe not in RECIPES:
@@ -206,11 +200,11 @@ class Config:
 
     @property
     def held_out(self) -> int | float:
-        """`val` as the data take it: a whole number is one of images, anything else a share."""
+        """`val` as the data take it: whole numbers are a number of images, others a share."""
         return int(self.val) if self.val >= 1 and self.val == int(self.val) else self.val
 
     def with_recipe(self, name: str) -> Config:
-        """What is still open filled in from the recipe of this name, or the one asked for."""
+        """Fill in the settings that are None from this recipe, or from the one asked for."""
         given = {key: value for key, value in asdict(self).items() if value is not None}
         return replace(self, **settings_of(self.recipe or name, given))
 
@@ -218,97 +212,41 @@ class Config:
         return asdict(self)
 
 
-def steps_in(epochs: float, images: float, batch: float) -> int:
-    """Optimizer steps of so many epochs; the last one may be begun and not ended."""
-    return max(1, -int(-epochs * images // batch))
-
-
-def checked(item: Any, value: Any) -> Any:
-    """The value as the type of its field, or one line that says what is allowed."""
-    kind, optional = kind_of(item)
-    if value is None:
-        if optional:
-            return None
-        raise UserError(f"{item.name}: nothing given; {allowed(item)}")
-    if not is_a(value, kind) or not within_limits(value, item.metadata):
-        raise UserError(f"{item.name}: {shown(value)} given; {allowed(item)}")
-    names = item.metadata["names"]
-    if names is not None and value not in (known := [*names()]):
-        raise unknown(item.name, value, known)
-    return kind(value)
-
-
-def kind_of(item: Any) -> tuple[type, bool]:
-    """The type of a field, and whether it may be None."""
-    name, _, none = item.type.partition(" | ")
-    return {"str": str, "int": int, "float": float, "bool": bool}[name], none == "None"
-
-
-def is_a(value: Any, kind: type) -> bool:
-    """2.0 is a whole number; true is none, nor is what a double cannot hold."""
-    if kind in (str, bool):
-        return isinstance(value, kind)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return False
-    return abs(value) <= sys.float_info.max and (kind is float or value == int(value))
-
-
-def within_limits(value: Any, limits: Mapping[str, Any]) -> bool:
-    least, above, most = limits["least"], limits["above"], limits["most"]
-    return (
-        (least is None or value >= least)
-        and (above is None or value > above)
-        and (most is None or value <= most)
-    )
-
-
-def allowed(item: Any) -> str:
-    """allowed: a whole number, at least 1"""
-    kind, _ = kind_of(item)
-    words = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}[kind]
-    limits = [
-        f"{word} {item.metadata[key]}"
-        for key, word in (("least", "at least"), ("above", "above"), ("most", "at most"))
-        if item.metadata[key] is not None
-    ]
-    return f"allowed: {', '.join([words, *limits])}"
-
-
 FIELDS = {item.name: item for item in fields(Config)}
 DEFAULTS = {item.name: item.default for item in fields(Config) if item.default is not MISSING}
-# What a run had that was begun before there was the setting, where the default is another now.
-BEFORE = {"full_weight": 1.0, "full_first": 0.0}
-
-
-def completed(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of a run, also of an older version, which did not know all settings."""
-    return {**DEFAULTS, **as_begun(stored)}
-
-
-def as_begun(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """What is stored of a run, with what it had without a word where the default is another now."""
-    samples = stored.get("samples", DEFAULTS["samples"])
-    if stored.get("draw") is None and isinstance(samples, int):  # all learned in every step
-        stored = {**stored, "draw": samples + 1}
-    return {**BEFORE, **stored}
+# The title of the group of each setting, for the help of the command line.
+GROUPS: tuple[type[Any], ...] = Config.__bases__
+TITLES: dict[str, str] = {item.name: group.title for group in GROUPS for item in fields(group)}
+# Settings of where and how a run runs, not of what it computes: a resumed run may have others.
+WHERE_AND_HOW = frozenset(name for name, item in FIELDS.items() if item.metadata["may_change"])
 
 
 def config_of(values: Mapping[str, Any]) -> Config:
-    """A configuration from keys and values of strangers."""
+    """Make a configuration of the given values; the recipe and the preset fill in the others."""
     for key in values:
         if key not in FIELDS:
             raise unknown("configuration", str(key), FIELDS, most=0)
     recipe = values.get("recipe")
     named = settings_of(recipe, values) if isinstance(recipe, str) and recipe in RECIPES else {}
-    return Config(**{**named, **values})
+    given = {**named, **values}
+    preset = checked(FIELDS["preset"], given.get("preset", DEFAULTS["preset"]))
+    sandwich = {item.name: given[item.name] for item in fields(Sandwich) if item.name in given}
+    if given.get("init") is not None:  # a trained network need not be trained alone first
+        sandwich.setdefault("full_first", 0.0)
+    return Config(**{**given, **asdict(sandwich_of(preset, sandwich))})
+
+
+def steps_in(epochs: float, images: float, batch: float) -> int:
+    """Return the optimizer steps of so many epochs; the last epoch may be incomplete."""
+    return max(1, -int(-epochs * images // batch))
 
 
 def read_config_file(path: str | Path) -> dict[str, Any]:
-    """The keys and values of a TOML or JSON file. Dashes in keys are read as underscores."""
+    """Read the keys and values of a TOML or JSON file. Dashes in keys become underscores."""
     file = Path(path)
     if file.suffix not in (".toml", ".json"):
         raise UserError(f"config: {str(path)!r} is not a .toml or .json file")
-    text = config_text(file)
+    text = read_text(file, MOST_BYTES, "config")
     try:
         values = tomllib.loads(text) if file.suffix == ".toml" else json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -318,14 +256,3 @@ def read_config_file(path: str | Path) -> dict[str, Any]:
     if "joslim" in values and isinstance(values.get("config"), dict):  # the record of a run
         values = {key: value for key, value in values["config"].items() if value is not None}
     return {str(key).replace("-", "_"): value for key, value in values.items()}
-
-
-def config_text(file: Path) -> str:
-    try:
-        if file.exists() and not file.is_file():  # a pipe or a device would never end
-            raise UserError(f"config: cannot read {str(file)!r}: it is not a file")
-        if file.stat().st_size > MOST_BYTES:
-            raise UserError(f"config: {str(file)!r} is larger than {MOST_BYTES} bytes")
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"config: cannot read {str(file)!r}: {error}") from error

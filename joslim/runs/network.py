@@ -1,13 +1,15 @@
-"""From the name of a model to a slimmable network with weights."""
+"""Networks: from the name of a model to a slimmable network with weights."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import math
 import os
 import re
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +18,20 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from joslim.errors import UserError, unknown
+from joslim.files import stored_tensors
 from joslim.models import MODELS
 from joslim.slimmable import SlimmableNet, slim, sort_channels
-from joslim.untrusted import stored_tensors
 
-# What wrappers put before the names of weights.
-PREFIXES = ("module.", "_orig_mod.")
+# Prefixes that wrappers add to the names of weights.
+PREFIXES = re.compile(r"^(module\.)?(_orig_mod\.)?")
+# Largest number of values of an input that is typed: 4 GB.
+MOST_VALUES = 2**30
 
 
 def load_model(name: str, num_classes: int | None = None) -> nn.Module:
-    """A built-in model by its name, or `package.module:function`.
+    """Make a built-in model by its name, or one of `package.module:function`.
 
-    It is called with num_classes if it takes that and a number is given, else without arguments.
+    The function is called with num_classes if it takes that argument and a number is given.
     """
     maker = find_maker(name)
     try:
@@ -40,6 +44,22 @@ def load_model(name: str, num_classes: int | None = None) -> nn.Module:
     return model
 
 
+def load_blank(name: str, num_classes: int) -> nn.Module:
+    """Make a model as `load_model` does, but a built-in one on torch's meta device, without values.
+
+    Tracing it computes nothing, however large an input a file of somebody else states.
+    """
+    with torch.device("meta") if name in MODELS else nullcontext():
+        return load_model(name, num_classes)
+
+
+def fill_blank(net: SlimmableNet) -> None:
+    """Give a network of `load_blank` memory for weights, which are still to be loaded."""
+    if net.example[0].is_meta:
+        net.to_empty(device="cpu")
+        net._slim_net.example = (blank_input(tuple(net.example[0].shape[1:])),)
+
+
 def find_maker(name: str) -> Callable[..., Any]:
     if ":" in name:
         return imported(name)
@@ -50,7 +70,7 @@ def find_maker(name: str) -> Callable[..., Any]:
 
 
 def check_model(model: Any) -> None:
-    """A model that is given again is its name or the thing itself."""
+    """Refuse a model that is neither a name nor a module."""
     if model is not None and not isinstance(model, (str, nn.Module)):
         raise UserError(
             f"model: {type(model).__name__} given; give an nn.Module, or 'package.module:function'"
@@ -66,7 +86,7 @@ def classes_for(maker: Callable[..., Any], num_classes: int | None) -> dict[str,
 
 
 def imported(name: str) -> Any:
-    """`package.module:function`, looked for in the current folder too, as `python -m` does."""
+    """Import `package.module:function`, also from the current folder, as `python -m` does."""
     module_name, _, attribute = name.partition(":")
     if module_name.endswith(".py"):
         dotted = ".".join(Path(module_name[:-3]).parts)
@@ -86,28 +106,32 @@ def imported(name: str) -> Any:
 
 
 def default_shape(model: nn.Module) -> tuple[int, ...]:
-    """The input that the model asks for in its `slim_defaults`, or an image of the usual size."""
+    """Return the input shape of the model's `slim_defaults`, or (3, 224, 224)."""
     shape = getattr(model, "slim_defaults", {}).get("input", (3, 224, 224))
     if not isinstance(shape, (tuple, list)) or not all(isinstance(n, int) for n in shape):
         raise UserError(f"slim_defaults: input {shape!r} is not a shape such as (3, 224, 224)")
     return tuple(shape)
 
 
-def blank_input(shape: tuple[int, ...]) -> Tensor:
-    """One input of this shape."""
+def blank_input(shape: tuple[int, ...], device: str | torch.device = "cpu") -> Tensor:
+    """Return a batch of one input of this shape, all zeros."""
     try:
-        return torch.zeros(1, *shape)
+        return torch.zeros(1, *shape, device=device)
     except RuntimeError as error:
         raise UserError(f"input: {'x'.join(map(str, shape))} does not fit into memory") from error
 
 
 def parse_shape(text: str) -> tuple[int, ...]:
     """3x224x224 -> (3, 224, 224)"""
-    if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", text):
+    if not re.fullmatch(r"[1-9][0-9]*(x[1-9][0-9]*)*", text):
         raise UserError(
             f"input: {text!r} is not a shape; type channels x height x width: 3x224x224"
         )
-    return tuple(int(size) for size in text.split("x"))
+    sizes = text.split("x")
+    # Only short numbers are read: Python refuses those of thousands of digits.
+    if any(len(size) > 10 for size in sizes) or math.prod(map(int, sizes)) > MOST_VALUES:
+        raise UserError(f"input: {text} is more than {MOST_VALUES} values; type a smaller shape")
+    return tuple(map(int, sizes))
 
 
 def make_net(
@@ -116,20 +140,22 @@ def make_net(
     low: float | None = None,
     init: Mapping[str, Tensor] | None = None,
 ) -> tuple[SlimmableNet, list[str]]:
-    """The slimmable network, and which of its weights are not from `init`.
+    """Return the slimmable network, and the names of its weights that are not from `init`.
 
-    The first channels of a trained network are no better than the last: they are put in order of
-    importance, which changes nothing at full width.
+    The channels of trained weights are sorted by importance, which changes nothing at full width:
+    narrow children keep the first channels.
     """
     fresh = [] if init is None else load_weights(model, init)
-    net = slim(model, blank_input(shape), low=low)
+    tensors = model.state_dict().values() if isinstance(model, nn.Module) else ()  # slim says so
+    device = next((tensor.device for tensor in tensors), "cpu")
+    net = slim(model, blank_input(shape, device), low=low)
     if init is not None:
         sort_channels(net)
     return net, fresh
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
-    """The tensors of a .safetensors file: nothing in it can be executed."""
+    """Read the tensors of a .safetensors file, in which nothing can be executed."""
     file = Path(path)
     if file.suffix != ".safetensors":
         raise UserError(
@@ -143,12 +169,12 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
 
 
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> list[str]:
-    """Load trained weights; returns the names of those that do not fit and stay as they are.
+    """Load trained weights; returns the names of the weights that do not fit and stay untrained.
 
-    Only the last layer may not fit, by its number of classes: that is how networks are reused.
+    Only the number of classes of the last layer may differ.
     """
     wanted = model.state_dict()
-    given = {without_prefix(name): tensor for name, tensor in weights.items()}
+    given = {PREFIXES.sub("", name): tensor for name, tensor in weights.items()}
     if wrong := [n for n, value in given.items() if not isinstance(value, Tensor)]:
         raise UserError(f"init: {wrong[0]} is {type(given[wrong[0]]).__name__}, not a tensor")
     missing = [n for n in wanted if n not in given and not n.endswith("num_batches_tracked")]
@@ -165,9 +191,3 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> list[str]:
         raise UserError(f"init: {n} is {shapes}; only the number of classes may differ")
     model.load_state_dict(wanted | {n: t for n, t in given.items() if n not in different})
     return different
-
-
-def without_prefix(name: str) -> str:
-    for prefix in PREFIXES:
-        name = name.removeprefix(prefix)
-    return name

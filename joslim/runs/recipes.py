@@ -1,7 +1,8 @@
-"""Recipes: the settings that suit a kind of data, and those of every training of the paper.
+"""Recipes: settings that suit a kind of data, and those of every training of the paper.
 
-What a user gives wins over them. A recipe `paper/...` names the network and the data too; the
-paper's methods, costs and ablations are flags beside it: --method, --cost, --every, --searcher.
+Settings that are given replace those of a recipe. A recipe `paper/...` also names the network and
+the data; the methods, costs and ablations of the paper are flags beside it: --method, --cost,
+--every, --searcher.
 """
 
 from __future__ import annotations
@@ -12,21 +13,11 @@ from typing import Any
 
 from joslim.errors import UserError
 
-# The paper's appendix; `digits` is ours, for a demonstration of minutes.
+# From the appendix of the paper; `digits` is ours, for a demonstration of a few minutes.
 RECIPES: dict[str, dict[str, Any]] = {
     "digits": {
         "epochs": 40.0,
         "batch": 64,
-        "lr": 0.1,
-        "momentum": 0.9,
-        "weight_decay": 5e-4,
-        "schedule": "cosine",
-        "warmup": 0.0,
-        "label_smoothing": 0.0,
-    },
-    "cifar": {
-        "epochs": 400.0,
-        "batch": 128,
         "lr": 0.1,
         "momentum": 0.9,
         "weight_decay": 5e-4,
@@ -45,19 +36,20 @@ RECIPES: dict[str, dict[str, Any]] = {
         "label_smoothing": 0.1,
     },
 }
-# Random crops of MobileNetV3 keep less of the image.
+RECIPES["cifar"] = {**RECIPES["digits"], "epochs": 400.0, "batch": 128}
+# MobileNetV3 is trained with smaller random crops.
 RECIPES["imagenet-mobilenet-v3"] = {**RECIPES["imagenet"], "crop_scale": 0.08}
-# Networks that stand alone are trained half as long on CIFAR; ResNet18 for 100 epochs.
+# Single networks are trained half as long on CIFAR, and ResNet18 for 100 epochs.
 RECIPES["cifar-single"] = {**RECIPES["cifar"], "epochs": 200.0}
 RECIPES["imagenet-resnet18"] = {**RECIPES["imagenet"], "epochs": 100.0, "warmup": 0.05}
 
 PAPER = "paper/"
-# Nothing is kept for validation: the paper has no choices left to make.
+# No images are kept for validation: the paper leaves no choices to make.
 TO_THE_LETTER = {"preset": "paper", "samples": 2, "val": 0.0}
 # K: with 2 samples a round, 1000 children are visited in a whole training.
 CIFAR_EVERY = 313
 IMAGENET = "folder:imagenet"
-# Images are decoded beside the training; how many processes do that changes no figure.
+# Images are decoded by other processes, whose number changes no result.
 DECODING = {"data": IMAGENET, "workers": 8}
 
 # Figure 2: on CIFAR-10 four depths, on CIFAR-100 also wider ones.
@@ -89,9 +81,9 @@ for _name, _model, _settings in (
 
 
 def settings_of(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What the recipe says about everything that is not given.
+    """Return the settings of the recipe that are not given.
 
-    Steps or epochs that are given are another length of training, and K belongs to the length.
+    If steps or epochs are given, the length differs from the recipe's, and so does K.
     """
     recipe = {key: value for key, value in RECIPES[name].items() if key not in given}
     if given.get("steps") is not None:
@@ -102,7 +94,7 @@ def settings_of(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_data(recipe: str | None, data: str) -> None:
-    """The data of a recipe that joslim cannot fetch is there, or one line says what to do."""
+    """Refuse a recipe whose data joslim cannot download and that are not there."""
     if recipe is None or RECIPES[recipe].get("data") != data or data != IMAGENET:
         return
     folder = Path(data.partition(":")[2])

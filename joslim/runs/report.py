@@ -5,70 +5,83 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from joslim.errors import UserError
-from joslim.reports.page.filling import page_of
-from joslim.runs.folder import CHECKPOINTS, CONFIG, FRONT, HISTORY, MADE, METRICS
-from joslim.runs.fronts import serving
-from joslim.runs.story import NothingYet, Story, story_of
-from joslim.runs.whereabouts import (
+from joslim.files import shown, write_whole
+from joslim.results.device_times import matching_files
+from joslim.results.page.filling import page_of
+from joslim.results.record import NothingYet, Record, read_record
+from joslim.results.run_files import (
+    CONFIG,
     FINISHED,
+    FRONT,
+    HISTORY,
+    METRICS,
     TRAINING,
-    Whereabouts,
-    how_to_go_on,
     is_in_use,
     read_front,
 )
-from joslim.untrusted import shown
-from joslim.whole import write_whole
+from joslim.runs.folder import CHECKPOINTS, MADE
+from joslim.runs.fronts import timed
 
 log = logging.getLogger("joslim")
 
 PAGE = "report.html"
 PICTURES = (".png", ".svg")
-# Seconds between two looks at a run that is being watched, and between two readings of its page.
+# Seconds between two looks at a watched run, and between two reloads of its page.
 PAUSE = 2.0
 REFRESH = 5
-# Seconds that a watch waits for somebody to train.
+# Seconds that a watch waits for a training to begin or to go on.
 PATIENCE = 30.0
 
 
 def report(runs: Any, path: str | Path | None = None, device_files: Sequence[Path] = ()) -> Path:
-    """Write the page of runs (.html), or the picture of their fronts (.png, .svg).
+    """Write the page of runs (.html), or the picture of their Pareto fronts (.png, .svg).
 
-    runs: a run or its folder, or several of them. path: for one run report.html in its folder, if
-    not given. It is returned. device_files: each gives its latency to the runs of its network.
+    Args:
+        runs: A run or its folder, or a list of them.
+        path: The file to write. By default report.html in the folder of the run, if there is only
+            one.
+        device_files: Files of `joslim latency`; each adds its latency to the runs of its network.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        UserError: A folder is not a run folder, a run has nothing to show yet, or the file cannot
+            be written.
+
+    Examples:
+        >>> joslim.report("runs/digits", "digits.html").name
+        'digits.html'
     """
-    folders = folders_of(runs)
-    target = target_of(folders, path)
+    folders = _folders_of(runs)
+    target = _target_of(folders, path)
     if target.suffix.lower() in PICTURES:
         if device_files:
             raise UserError("device_file: it goes with a page; type -o NAME.html")
-        draw(folders, target)
-    else:
-        files = serving(folders, device_files)
-        write_page(stories_of(folders, files), target)
+        _draw(folders, target)
+        return target
+    files = matching_files(folders, device_files)
+    records: list[Record] = []
+    for at, folder in enumerate(folders):
+        file = files.get(folder)
+        try:
+            records.append(read_record(folder, timed(folder, file) if file else None, file))
+        except NothingYet as error:
+            if not records and at == len(folders) - 1:
+                raise
+            log.warning("left out: %s", error)
+    _write_page(records, target)
     return target
 
 
-def stories_of(folders: Sequence[Path], device_files: Mapping[Path, Any]) -> list[Story]:
-    """Of several runs, those that have nothing to show yet are left out and named."""
-    stories: list[Story] = []
-    for at, folder in enumerate(folders):
-        try:
-            stories.append(story_of(folder, device_files.get(folder)))
-        except NothingYet as error:
-            if not stories and at == len(folders) - 1:
-                raise
-            log.warning("left out: %s", error)
-    return stories
-
-
 def report_at_end(folder: Path) -> None:
-    """The page that a training leaves in its folder. A page is no reason for a training to fail."""
+    """Write the page of a training that has ended; a page that fails must not fail the training."""
     try:
         report(folder)
     except Exception as error:
@@ -78,67 +91,65 @@ def report_at_end(folder: Path) -> None:
 def watch(
     runs: Any, path: str | Path | None = None, tell: Callable[[str], None] = lambda line: None
 ) -> Path:
-    """Write the page anew whenever a file of its runs changes, until nobody trains any of them.
+    """Write the page again whenever a file of its runs changes, until none of them is training.
 
-    tell: called with one line whenever there is news. A training may begin a little later than the
-    watch, or go on. The last page written reloads itself no more.
+    A training may begin, or go on, a little later than the watch. The last page that is written
+    does not reload itself.
+
+    tell: called with one line whenever there is news.
     """
-    folders = folders_of(runs)
-    target = target_of(folders, path)
+    folders = _folders_of(runs)
+    target = _target_of(folders, path)
     if target.suffix.lower() in PICTURES:
         raise UserError(f"watch: {str(target)!r} is a picture; only a page (.html) is kept up")
-    stories: list[Story] = []
+    records: list[Record] = []
     seen: Any = None
-    alone = 0.0
+    idle = 0.0
     try:
         while True:
-            if (state := state_of(folders)) != seen:
-                seen, alone = state, 0.0
-                stories = told(folders)
-                if stories:
-                    write_page(stories, target, REFRESH)
-                tell(progress(stories))
+            if (stamps := _stamps_of(folders)) != seen:
+                seen, idle = stamps, 0.0
+                records = _records_so_far(folders)
+                if records:
+                    _write_page(records, target, REFRESH)
+                tell(_progress(records))
             elif any(map(is_in_use, folders)):
-                alone = 0.0
+                idle = 0.0
             else:
-                if alone == 0.0:
+                if idle == 0.0:
                     tell(f"nobody trains here now: waiting {PATIENCE:.0f} s for a training")
-                alone += PAUSE
-            if all_finished(stories, folders) or alone > PATIENCE:
+                idle += PAUSE
+            if _all_finished(records, folders) or idle > PATIENCE:
                 break
             time.sleep(PAUSE)
-        stories = told(folders)  # a training that has stopped since then is not training any more
+        records = _records_so_far(folders)  # a training may have stopped since then
     finally:
-        if stories:
-            write_page(stories, target)
-    if not stories:
-        story_of(folders[0])  # says why there is nothing to show
-    if not all_finished(stories, folders):
-        tell(f"ended, nobody trains here: {progress(stories)}")
+        if records:
+            _write_page(records, target)
+    if not records:
+        read_record(folders[0])  # says why there is nothing to show
+    if not _all_finished(records, folders):
+        tell(f"ended, nobody trains here: {_progress(records)}")
     return target
 
 
-def folders_of(runs: Any) -> list[Path]:
-    """Of a run, a path, or several of them."""
+def _folders_of(runs: Any) -> list[Path]:
+    """Return the folders of a run, a path, or several of them."""
     several = runs if isinstance(runs, Sequence) and not isinstance(runs, str) else [runs]
     if not several:
         raise UserError("runs: none given; give at least one folder of a run")
-    folders = [folder_of(run) for run in several]
-    places = [os.path.realpath(folder) for folder in folders]
-    for at, place in enumerate(places):
-        if place in places[:at]:
-            raise UserError(f"runs: {str(folders[at])!r} is given twice; leave one out")
+    folders: list[Path] = []
+    for run in several:
+        place = getattr(run, "path", run)
+        if not isinstance(place, (str, Path)):
+            raise UserError(f"runs: {shown(run)} is neither a run nor the folder of one")
+        if os.path.realpath(place) in map(os.path.realpath, folders):
+            raise UserError(f"runs: {str(place)!r} is given twice; leave one out")
+        folders.append(Path(place))
     return folders
 
 
-def folder_of(run: Any) -> Path:
-    place = getattr(run, "path", run)
-    if not isinstance(place, (str, Path)):
-        raise UserError(f"runs: {shown(run)} is neither a run nor the folder of one")
-    return Path(place)
-
-
-def target_of(folders: Sequence[Path], path: str | Path | None) -> Path:
+def _target_of(folders: Sequence[Path], path: str | Path | None) -> Path:
     if path is None:
         if len(folders) > 1:
             raise UserError(f"out: needed for {len(folders)} runs; type -o report.html")
@@ -150,80 +161,75 @@ def target_of(folders: Sequence[Path], path: str | Path | None) -> Path:
     return target
 
 
-def draw(folders: Sequence[Path], target: Path) -> None:
-    """One run with the search behind it; of several the fronts."""
-    from joslim.reports.figures import draw_front, draw_run
+def _draw(folders: Sequence[Path], target: Path) -> None:
+    """Draw one run with the search behind it, or the fronts of several."""
+    from joslim.results.plots import draw_front, draw_run
 
     fronts = [read_front(folder) for folder in folders]
     if len(folders) == 1:
-        story = story_of(folders[0])
-        draw_run(fronts[0], [(*visit,) for visit in story["visits"]], target)
+        draw_run(fronts[0], read_record(folders[0]).visits, target)
     else:
         draw_front(dict(zip(map(str, folders), fronts)), target)
 
 
-def write_page(stories: Sequence[Story], target: Path, refresh: int | None = None) -> None:
+def _write_page(records: Sequence[Record], target: Path, refresh: int | None = None) -> None:
     try:
-        write_whole(target, page_of(stories, refresh))
+        write_whole(target, page_of(records, refresh))
     except OSError as error:
         raise UserError(f"out: {str(target)!r} cannot be written: {error.strerror}") from error
 
 
-def state_of(folders: Sequence[Path]) -> list[tuple[int, int] | None]:
-    """Changes whenever a file that a page shows does."""
-    files = [folder / name for folder in folders for name in (CONFIG, METRICS, HISTORY, FRONT)]
-    return [stamp(file) for file in files]
+# The runs of a watch
 
 
-def stamp(file: Path) -> tuple[int, int] | None:
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size
+def _stamps_of(folders: Sequence[Path]) -> list[tuple[int, int] | None]:
+    """Time and size of every file that the page shows: they change when its content does."""
+    stamps: list[tuple[int, int] | None] = []
+    for file in (f / name for f in folders for name in (CONFIG, METRICS, HISTORY, FRONT)):
+        try:
+            found = file.stat()
+        except OSError:
+            stamps.append(None)
+        else:
+            stamps.append((found.st_mtime_ns, found.st_size))
+    return stamps
 
 
-def told(folders: Sequence[Path]) -> list[Story]:
-    """The stories of those that have something to show already."""
-    return [story for folder in folders if (story := begun(folder)) is not None]
+def _records_so_far(folders: Sequence[Path]) -> list[Record]:
+    """Read the runs that have something to show; a folder of something else is an error."""
+    records: list[Record] = []
+    for folder in folders:
+        if not _is_about_to_begin(folder):
+            with suppress(NothingYet):
+                records.append(read_record(folder))
+    return records
 
 
-def begun(folder: Path) -> Story | None:
-    """None while there is nothing to show yet; a folder that holds something else is an error."""
-    if is_about_to_begin(folder):
-        return None
-    try:
-        return story_of(folder)
-    except NothingYet:
-        return None
-
-
-def is_about_to_begin(folder: Path) -> bool:
-    """It is not there, or holds at most what a training writes before its configuration."""
+def _is_about_to_begin(folder: Path) -> bool:
+    """Whether it is missing, or holds at most the files that precede the configuration."""
     try:
         names = {entry.name for entry in folder.iterdir()}
     except FileNotFoundError:
         return True
-    except OSError:  # who opens it says what is wrong
+    except OSError:  # `read_record` says what is wrong
         return False
     return CONFIG not in names and names <= {*MADE, *CHECKPOINTS}
 
 
-def all_finished(stories: Sequence[Story], folders: Sequence[Path]) -> bool:
-    states = [story["status"]["state"] for story in stories]
-    return len(states) == len(folders) and {*states} == {FINISHED}
+def _all_finished(records: Sequence[Record], folders: Sequence[Path]) -> bool:
+    finished = [record for record in records if record.status.state == FINISHED]
+    return len(finished) == len(folders)
 
 
-def progress(stories: Sequence[Story]) -> str:
-    """a: step 12 of 60; b: stopped at step 30 of 60; joslim resume runs/b goes on"""
-    if not stories:
+def _progress(records: Sequence[Record]) -> str:
+    """`a: step 12 of 60; b: stopped at step 30 of 60; joslim resume runs/b goes on`"""
+    if not records:
         return "waiting for the first round"
-    going = [story for story in stories if story["status"]["state"] != FINISHED]
-    return "; ".join(map(words_of, going)) or "finished"
-
-
-def words_of(story: Story) -> str:
-    where = Whereabouts(**story["status"])
-    path = Path(story["export"]["path"])
-    words = where.place if where.state == TRAINING else how_to_go_on(path, where)
-    return f"{story['name']}: {words}"
+    words = []
+    for record in records:
+        status = record.status
+        if status.state == TRAINING:
+            words.append(f"{record.name}: {status.place}")
+        elif status.state != FINISHED:
+            words.append(f"{record.name}: {status.how_to_resume(record.path)}")
+    return "; ".join(words) or "finished"

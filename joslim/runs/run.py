@@ -1,4 +1,4 @@
-"""A finished run: its configuration, its front, its history and its network."""
+"""A run that is read from its folder: configuration, front, history and network."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from torch import nn
 
 from joslim.costs import Cost
 from joslim.errors import UserError
+from joslim.files import json_count, json_counts, json_name, json_number, json_rows, json_value
 from joslim.front import Front
+from joslim.results.device_times import input_shapes, timed_front
+from joslim.results.run_files import CONFIG, HISTORY, facts_of_run, read_front, read_lines
 from joslim.runs import checkpoint
-from joslim.runs.config import Config, as_begun, config_of
-from joslim.runs.folder import CONFIG, HISTORY, RunFolder, read_lines
-from joslim.runs.network import check_model, load_model, make_net
-from joslim.runs.opening import facts_of_run
-from joslim.runs.timed import shapes_in, timed_front
-from joslim.runs.whereabouts import read_front
+from joslim.runs.config import Config, config_of
+from joslim.runs.folder import RunFolder
+from joslim.runs.network import check_model, fill_blank, load_blank, make_net
 from joslim.search.history import History
 from joslim.slimmable import SlimmableNet
-from joslim.untrusted import json_count, json_name, json_number, json_rows, json_value
-from joslim.widths import WidthSpace
+from joslim.space import WidthSpace
 
 MOST_CLASSES = 10**6
 MOST_NAMES = 10**6
@@ -37,7 +36,19 @@ MOST_STEPS = 10**12
 
 
 class Run:
-    """What `joslim.train` returns and `joslim.load` opens. Files are read when they are needed."""
+    """One training (experiment) and the folder that holds everything about it.
+
+    `joslim.train` returns a run, `joslim.load` opens one. Files are read when they are needed.
+
+    Examples:
+        >>> run = joslim.load("runs/digits")
+        >>> run.config.model, run.config.data
+        ('resnet8', 'digits')
+        >>> point = run.front.pick(macs="600K")
+        >>> run.net.use(point)  # with the child's own BatchNorm statistics
+        >>> run.net.active == point.widths
+        True
+    """
 
     def __init__(
         self,
@@ -55,37 +66,57 @@ class Run:
 
     @property
     def path(self) -> Path:
+        """Path of the run folder."""
         return self.folder.path
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """All of config.json: the configuration, and what is known of the data."""
+        """All of config.json: the configuration, the cost and the data."""
         return facts_of_run(self.path)
 
     @cached_property
     def config(self) -> Config:
+        """Configuration of the training, with every value resolved."""
         values = self.facts.get("config")
         if not isinstance(values, dict):
             raise UserError(f"run: {str(self.path / CONFIG)!r} holds no configuration")
-        return config_of(as_begun(values))
+        return config_of(values)
 
     @cached_property
     def fresh(self) -> list[str]:
-        """The weights that did not come from --init, and so were learned anew."""
+        """Names of the weights that did not come from --init and were trained from scratch."""
         names = json_rows(self.facts, "fresh", CONFIG, MOST_NAMES, least=0)
         return [json_name(name, f"{CONFIG}.fresh") for name in names]
 
     @cached_property
     def front(self) -> Front:
+        """Pareto front of the run.
+
+        Raises:
+            UserError: The training has not finished, or the file is damaged.
+        """
         return read_front(self.path)
 
     def timed(self, device_file: str | Path) -> Front:
-        """The front with the milliseconds of a device: a file that `joslim latency` has written."""
-        return timed_front(self.front, shapes_in(self.facts), device_file, lambda: self.net)
+        """Return the front with the latency of its children on a device.
+
+        Args:
+            device_file: A file that `joslim latency` has written.
+
+        Raises:
+            UserError: The file is of another network, or is damaged.
+        """
+        return timed_front(self.front, input_shapes(self.facts), device_file, lambda: self.net)
 
     @cached_property
     def net(self) -> SlimmableNet:
-        """The trained network at full width, in eval mode, with its children's statistics."""
+        """The trained network at full width, in eval mode, with the BatchNorm statistics of its
+        children.
+
+        Raises:
+            UserError: There is no checkpoint yet, or the network is your own and was not given to
+                `joslim.load`.
+        """
         path = checkpoint.find(self.folder)
         if path is None:
             raise UserError(f"run: {str(self.path)!r} has no checkpoint yet")
@@ -97,20 +128,21 @@ class Run:
         if math.prod(shape) > MOST_VALUES:
             raise UserError(f"{CONFIG}.data.shape: {shape} is more than {MOST_VALUES} values")
         net, _ = make_net(self._network(len(classes)), shape, self.config.low)
+        fill_blank(net)
         checkpoint.load_weights(path, net)
         return net.eval()
 
     @cached_property
     def history(self) -> History:
-        """Every child that was visited, and its losses over time."""
+        """Every child that the search visited, with its losses over time."""
         file = self.folder.file(HISTORY)
         header, *lines = read_lines(file) or [{}]
         history = History(StoredCost(header))
         try:
             history.load_state_dict(
                 {
-                    "visits": [stored_visit(line) for line in lines if "id" in line],
-                    "scorings": [stored_scoring(line) for line in lines if "ids" in line],
+                    "visits": [_read_visit(line) for line in lines if "id" in line],
+                    "scorings": [_read_scoring(line) for line in lines if "ids" in line],
                 }
             )
         except (LookupError, TypeError, ValueError, OverflowError) as error:
@@ -118,7 +150,7 @@ class Run:
         return history
 
     def _network(self, classes: int) -> nn.Module:
-        """Code named by a file is not imported: a model of one's own is given again."""
+        """Make the network. Code that only a file names is not imported."""
         if isinstance(self._model, nn.Module):
             return self._model
         name = self._model or self.config.model
@@ -128,35 +160,35 @@ class Run:
                 f"give it again: joslim.load({str(self.path)!r}, model=...)"
             )
         with torch.random.fork_rng(devices=[]):
-            return load_model(name, classes)
+            return load_blank(name, classes)
 
     def __repr__(self) -> str:
         return f"<Run {str(self.path)!r}>"
 
 
-def stored_visit(line: dict[str, Any]) -> list[Any]:
+def _read_visit(line: dict[str, Any]) -> list[Any]:
     widths = json_rows(line, "widths", HISTORY, MOST_CHANNELS)
-    return [widths, number_or_nan(line["cost"]), json_count(line["step"], "step", 0, MOST_STEPS)]
+    return [widths, _read_number(line["cost"]), json_count(line["step"], "step", 0, MOST_STEPS)]
 
 
-def stored_scoring(line: dict[str, Any]) -> list[Any]:
+def _read_scoring(line: dict[str, Any]) -> list[Any]:
     ids = json_rows(line, "ids", HISTORY, MOST_CHILDREN)
     losses = json_rows(line, "losses", HISTORY, MOST_CHILDREN)
     step = json_count(line["step"], "step", 0, MOST_STEPS)
     return [
         step,
-        [json_count(child, "id", 0, MOST_CHILDREN) for child in ids],
-        [number_or_nan(loss) for loss in losses],
+        json_counts(ids, "id", 0, MOST_CHILDREN),
+        [_read_number(loss) for loss in losses],
     ]
 
 
-def number_or_nan(value: Any) -> float:
-    """JSON has no NaN: null stands for it."""
+def _read_number(value: Any) -> float:
+    """Read a number; null stands for NaN, which JSON does not have."""
     return math.nan if value is None else float(json_number(value, HISTORY))
 
 
 class StoredCost(Cost):
-    """The cost of a history that is read from its file, where all prices are."""
+    """The cost of a history that is read from its file, which has the costs of all children."""
 
     def __init__(self, header: dict[str, Any]) -> None:
         self.name = json_name(json_value(header, "cost", HISTORY), f"{HISTORY}.cost")
@@ -167,7 +199,26 @@ class StoredCost(Cost):
 
 
 def load(path: str | Path, model: str | nn.Module | None = None) -> Run:
-    """Open a run folder. Nothing in it is executed; `model` is needed for networks of one's own."""
+    """Open a run folder.
+
+    Nothing in the folder is executed, so it may come from anybody.
+
+    Args:
+        path: The run folder.
+        model: The network, if it is your own: a module, or "package.module:function". Code is not
+            imported because a file names it.
+
+    Returns:
+        The run. Its front, network and history are read when they are needed.
+
+    Raises:
+        UserError: The folder is not a run folder.
+
+    Examples:
+        >>> run = joslim.load("runs/digits")
+        >>> len(run.front) >= 1
+        True
+    """
     check_model(model)
     folder = RunFolder(path)
     run = Run(folder, model=model)

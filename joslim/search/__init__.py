@@ -1,4 +1,18 @@
-"""Which children to visit. A new search is a class in a file here and a line in `SEARCHERS`."""
+"""The search for children (subnets) on the Pareto front, while the weights train.
+
+base.py            the base class `Searcher`
+history.py         the visited children, their losses, and which of them to score again
+gp.py              the Gaussian process that predicts the loss of a child
+cost_targeting.py  target costs, and children that have them
+cost_model.py      costs that are slow to ask
+initial_design.py  the first children
+targeted.py        our search; mobo.py, nsga2.py, random_search.py: the others
+greedy.py          AutoSlim's channel removal, which is no `Searcher`
+
+To add a searcher, write a dataclass that inherits from `Searcher` in a file here, and add a line to
+`SEARCHERS`: its fields are its options, and `--searcher` and tests/search/test_searchers.py find it
+in the table.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +21,12 @@ from typing import Any
 
 from joslim.errors import UserError, unknown
 from joslim.search.base import Searcher
-from joslim.search.evolution import Evolution
 from joslim.search.greedy import greedy_removal, keep_useful
 from joslim.search.history import History, Scored, Scoring, Visit
-from joslim.search.random_widths import Random
-from joslim.search.scalarized import RandomScalarized, Scalarized
-from joslim.search.start import starting_children
+from joslim.search.initial_design import starting_children
+from joslim.search.mobo import RandomScalarized, Scalarized
+from joslim.search.nsga2 import Evolution
+from joslim.search.random_search import Random
 from joslim.search.targeted import Targeted
 
 SEARCHERS: dict[str, type[Any]] = {
@@ -22,6 +36,12 @@ SEARCHERS: dict[str, type[Any]] = {
     "nsga2": Evolution,
     "random": Random,
 }
+"""The table of searchers: name -> class. Their options are the fields of the class.
+
+Examples:
+    >>> sorted(joslim.SEARCHERS)
+    ['mobo-rs', 'mobo-ts2', 'nsga2', 'random', 'targeted']
+"""
 
 __all__ = [
     "SEARCHERS",
@@ -39,16 +59,24 @@ __all__ = [
 
 
 def searcher(name: str, **options: Any) -> Searcher:
-    """The search of this name; its options are the fields of its class."""
+    """Make the searcher of this name.
+
+    Args:
+        name: A name in `SEARCHERS`.
+        **options: Values for the fields of its class.
+
+    Raises:
+        UserError: The name is unknown, or the searcher has no such option.
+    """
     if name not in SEARCHERS:
         raise unknown("searcher", str(name), SEARCHERS)
     for option in options:
-        if option not in options_of(name):
-            takers = [other for other in SEARCHERS if option in options_of(other)]
+        takers = [
+            other
+            for other, kind in SEARCHERS.items()
+            if option in {field.name for field in fields(kind) if field.init}
+        ]
+        if name not in takers:
             instead = f", or type --searcher {takers[0]}" if takers else ""
             raise UserError(f"{option}: searcher {name} has none; leave it out{instead}")
     return SEARCHERS[name](**options)
-
-
-def options_of(name: str) -> set[str]:
-    return {field.name for field in fields(SEARCHERS[name]) if field.init}

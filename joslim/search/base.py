@@ -1,4 +1,4 @@
-"""What a search is: it looks at the history and names the children to visit next."""
+"""The base class of all searchers, which choose the children to visit next."""
 
 from __future__ import annotations
 
@@ -8,22 +8,39 @@ from typing import Any
 import numpy as np
 
 from joslim.search.history import History
-from joslim.widths import Widths
+from joslim.space import Widths
 
 
 class Searcher(ABC):
-    """Chooses widths. Its options are plain attributes; it depends on nothing but its arguments
-    and what `state_dict` returns, so that a resumed search goes on as if nothing had happened.
+    """The base class of searches, which propose the children (subnets) to evaluate next.
+
+    A searcher depends on nothing but its arguments and what `state_dict` returns, so that a resumed
+    search continues as if it had not stopped. Options are plain attributes.
+
+    Examples:
+        >>> class Thirds(joslim.Searcher):
+        ...     def propose(self, history, count, rng):
+        ...         return [history.space.uniform(rng.choice([0.33, 0.67])) for _ in range(count)]
+        >>> net = joslim.slim(joslim.models.resnet8(), torch.zeros(1, 3, 32, 32))
+        >>> history = joslim.History(joslim.cost("macs", net))
+        >>> len(Thirds().propose(history, 2, np.random.default_rng(0)))
+        2
     """
 
     @abstractmethod
     def propose(self, history: History, count: int, rng: np.random.Generator) -> list[Widths]:
-        """`count` children to visit next, preferably ones that were not visited yet."""
+        """Propose children to evaluate next, preferably ones that are not in the history.
+
+        Args:
+            history: Every child that was evaluated so far.
+            count: Number of children.
+            rng: Source of randomness.
+        """
 
     def state_dict(self) -> dict[str, Any]:
-        """What it remembers between calls, as JSON."""
+        """Return what the searcher remembers between calls, as JSON."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         assert not state, f"{type(self).__name__} remembers nothing"

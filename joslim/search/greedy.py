@@ -1,4 +1,4 @@
-"""AutoSlim's greedy removal: from the full child down, always where the loss suffers least."""
+"""AutoSlim's greedy search: remove channels from the full child where the loss grows least."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joslim.costs import Cost
-from joslim.search.rays import from_unit
-from joslim.widths import Widths, WidthSpace
+from joslim.search.cost_targeting import from_unit
+from joslim.space import Widths, WidthSpace
 
 LossOf = Callable[[list[Widths]], list[float]]
 
@@ -18,22 +18,24 @@ LossOf = Callable[[list[Widths]], list[float]]
 def greedy_removal(
     space: WidthSpace, cost: Cost, loss_of: LossOf, pieces: int = 10
 ) -> list[Widths]:
-    """The children from the full one to the smallest, each with no count above the one before.
+    """Return a sequence of children from the full one to the smallest, by removing channels.
 
-    The range of each knob is cut into `pieces` equal parts. Each step removes one part of one
-    knob: of all knobs that have parts left, the one whose removal leaves the least loss; of equal
-    losses the one that leaves the least cost. A loss that is not finite counts as the worst.
+    The range of each knob is cut into `pieces` equal parts. Each step removes one part of the knob
+    whose removal gives the least loss, and among equal losses the least cost. A loss that is not
+    finite counts as the worst. No count of a child exceeds that of the child before it.
 
-    There are at most pieces * knobs steps, with one call of `loss_of` each. Together they ask for
-    at most pieces * knobs^2 losses (all knobs worn down in turns), and for
-    pieces * knobs * (knobs + 1) / 2 if one knob is worn down after the other.
+    There are at most pieces * knobs steps with one call of `loss_of` each. Together they need
+    between pieces * knobs * (knobs + 1) / 2 losses (if one knob is reduced after the other) and
+    pieces * knobs^2 (if all knobs are reduced in turns).
     """
     parts = np.full(len(space), pieces)
     sequence = [space.full]
     while sequence[-1] != space.smallest:
         options = removals(space, parts, pieces, sequence[-1])
         children = [space.at(row) for row in from_unit(space, options / pieces)]
-        best = _least_loss(loss_of(children), [cost(child) for child in children])
+        losses = [loss if math.isfinite(loss) else math.inf for loss in loss_of(children)]
+        costs = [cost(child) for child in children]
+        best = min(range(len(children)), key=lambda option: (losses[option], costs[option]))
         parts = options[best]
         sequence.append(children[best])
     return sequence
@@ -42,9 +44,9 @@ def greedy_removal(
 def removals(
     space: WidthSpace, parts: NDArray[np.int64], pieces: int, current: Widths
 ) -> NDArray[np.int64]:
-    """[knobs] parts left -> [n, knobs]: the parts left after each removal that changes the child.
+    """[knobs] parts left -> [n, knobs] parts left after each removal that changes the child.
 
-    A part of a small knob may hold no whole channel: then several go at once.
+    If one part of a small knob holds no whole channel, several parts are removed at once.
     """
     options = []
     for knob in np.flatnonzero(parts):
@@ -57,16 +59,10 @@ def removals(
     return np.array(options)
 
 
-def _least_loss(losses: list[float], costs: list[float]) -> int:
-    worst_last = [loss if math.isfinite(loss) else math.inf for loss in losses]
-    return min(range(len(losses)), key=lambda option: (worst_last[option], costs[option]))
-
-
 def keep_useful(sequence: list[Widths], cost: Cost) -> list[Widths]:
-    """The children of the sequence whose cost is below that of all before them.
+    """Return the children whose cost is below that of all children before them.
 
-    Where neighbours cost the same (a flat region of memory) the first is kept: it is the largest,
-    and nothing is saved by the others.
+    Of neighbours with equal cost (memory has flat regions) the first is kept, which is the largest.
     """
     kept: list[Widths] = []
     lowest = math.inf

@@ -1,8 +1,8 @@
-"""What a network is made of, once its Dims are known: enough to cut and to price any child.
+"""The blueprint: a summary of the computation graph, enough to price any child.
 
-A `Layout` says how one axis of a tensor is made of Dims, a `Term` is a product of such axes (the
-multiply-adds of a layer, the entries of a map), and a `Blueprint` is all layers, maps and
-parameters. Nothing here refers to the network itself.
+plan.py makes it from a trace, and costs/ reads it. A `Layout` says how one axis of a tensor is made
+of Dims, a `Term` is a product of such axes (the multiply-adds of a layer, the entries of a feature
+map), and a `Blueprint` holds all layers, maps and parameters. Nothing here refers to the network.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from joslim.widths import WidthSpace
+from joslim.space import WidthSpace
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Layout:
-    """How an axis is made of Dims: stretch after stretch; a child keeps a prefix of each."""
+    """An axis as a sequence of stretches, of each of which a child keeps a prefix."""
 
     stretches: tuple[Stretch, ...]
 
@@ -40,11 +40,11 @@ class Layout:
         return any(stretch.dim is not None for stretch in self.stretches)
 
     def size(self, units: tuple[int, ...]) -> int:
-        """The length of the axis in the child that has so many units of each Dim."""
+        """Return the length of the axis in the child with these units of each Dim."""
         return sum(s.full if s.dim is None else units[s.dim] * s.each for s in self.stretches)
 
     def runs(self, units: tuple[int, ...]) -> list[tuple[int, int]]:
-        """The (start, stop) ranges of the full axis that the child keeps, neighbours joined."""
+        """Return the (start, stop) ranges of the full axis that the child keeps, merged."""
         result: list[tuple[int, int]] = []
         start = 0
         for s in self.stretches:
@@ -69,8 +69,8 @@ class Term:
 class Layer:
     """A multiplication in the network: a conv, a linear layer, a matrix product.
 
-    `maps` (its input and its output) and `skips` are positions in `Blueprint.maps`; the skips are
-    the other maps that are still read after this layer.
+    `maps` (its inputs, then its outputs) and `skips` are positions in `Blueprint.maps`. The skips
+    are the other maps that are still read after this layer.
     """
 
     name: str
@@ -85,13 +85,15 @@ class Layer:
 
 @dataclass(frozen=True)
 class Blueprint:
+    """All layers, feature maps and parameters of a network, in terms of its Dims."""
+
     space: WidthSpace
     layers: tuple[Layer, ...]
     maps: tuple[Term, ...]
     parameters: tuple[Term, ...]
 
     def units(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """[n, dims] channel counts -> [n, dims] units, what Layouts are measured in."""
+        """[n, dims] channel counts -> [n, dims] units, in which Layouts are measured."""
         return counts // self._steps
 
     @cached_property

@@ -1,9 +1,9 @@
-"""A layer at run time: the same module, whose parameters read as the active child's.
+"""Slimmable layers: modules whose parameters read as those of the active child.
 
-A layer becomes slimmable by changing the class of the same object to a subclass in which each
-sliced tensor is a property; `forward` is untouched, whoever wrote it, and so are the state-dict
-keys. The active sizes are plain integers on the layer, which torch.compile can leave symbolic.
-All that is added to a layer has a name that starts with `_slim_`, and goes when it is cut out.
+The last step of `slim` makes the layers of a plan slimmable: it changes the class of the same
+object to a subclass in which each sliced tensor is a property. `forward` and the state-dict keys do
+not change. The active sizes are plain integers on the layer, which torch.compile can leave
+symbolic. The name of every added attribute starts with `_slim_`; extracted children have none.
 """
 
 from __future__ import annotations
@@ -15,47 +15,56 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
+from joslim.errors import UserError
 from joslim.slimmable.blueprint import Layout
-from joslim.slimmable.planning import LayerPlan
-from joslim.slimmable.synchronised import forward_of
+from joslim.slimmable.plan import LayerPlan
+from joslim.slimmable.sync_batchnorm import forward_of
 
 PREFIX = "_slim_"
 
 
 class SlimmableLayer(nn.Module):
-    """Mixed into the class of every layer whose tensors are sliced, and of every norm."""
+    """Base class of every layer whose tensors are sliced, and of every norm."""
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        # The class is made on the fly, so it is pickled as what it was made from.
+        # The class is made at run time, so its arguments are pickled instead.
         cls: Any = type(self)
-        return rebuild, cls._slim_made_of, {**self.__dict__, PREFIX + "kept": {}}
+        caches: dict[str, Any] = {PREFIX + "views": {}, PREFIX + "copies": {}}
+        return rebuild, cls._slim_made_of, {**self.__dict__, **caches}
 
 
 def rebuild(base: type, names: tuple[str, ...], mixins: tuple[type, ...]) -> Any:
+    """Make an empty layer for unpickling."""
     cls: Any = slimmable_class(base, names, mixins)
     return cls.__new__(cls)
 
 
 @cache
 def slimmable_class(base: type, names: tuple[str, ...], mixins: tuple[type, ...]) -> type:
-    """A subclass of `base` in which the tensors of these names are cut to the active sizes."""
+    """Return a subclass of `base` in which the tensors of these names have the active sizes."""
     body: dict[str, Any] = {name: sliced_tensor(name) for name in names}
     if issubclass(base, _NormBase):
         body["running_mean"] = running_statistic("running_mean", 0)
         body["running_var"] = running_statistic("running_var", 1)
-        body["track_running_stats"] = property(tracks_statistics, set_tracks_statistics)
+        body["track_running_stats"] = property(
+            tracks_statistics,
+            lambda norm, value: norm.__dict__.update(track_running_stats=value),
+        )
+        body["reset_running_stats"] = reset_statistics
     if getattr(base, "forward", None) is _BatchNorm.forward:
         body["forward"] = forward_of(base)
     body |= {"__module__": base.__module__, "_slim_made_of": (base, names, mixins)}
     return type(f"Slimmable{base.__name__}", (*mixins, SlimmableLayer, base), body)
 
 
-def dress(module: nn.Module, plan: LayerPlan | None, mixins: tuple[type, ...] = ()) -> None:
-    """Make the module slimmable, at full width."""
+def make_layer_slimmable(
+    module: nn.Module, plan: LayerPlan | None, mixins: tuple[type, ...] = ()
+) -> None:
+    """Make a module slimmable, at full width."""
     names = tuple(sorted(plan.tensors)) if plan else ()
     module.__dict__.update(layer_state(plan, None, module) if plan else {})
-    module._slim_kept = {}  # type: ignore[assignment]
-    module._slim_axes = axes_of(plan) if plan else {}  # type: ignore[assignment]
+    module._slim_views, module._slim_copies = {}, {}  # type: ignore[assignment]
+    module._slim_axes = sliced_axes(plan) if plan else {}  # type: ignore[assignment]
     if isinstance(module, _NormBase):
         norm_state = {"all_full": True, "own": None, "collecting": False, "batch": False}
         module.__dict__.update({PREFIX + name: value for name, value in norm_state.items()})
@@ -63,8 +72,8 @@ def dress(module: nn.Module, plan: LayerPlan | None, mixins: tuple[type, ...] = 
     module.__class__ = slimmable_class(base, names, mixins)
 
 
-def undress(module: nn.Module) -> None:
-    """Turn a slimmable module back into what it was."""
+def restore_layer(module: nn.Module) -> None:
+    """Give a module its original class back, and remove everything that was added to it."""
     if isinstance(module, SlimmableLayer):
         cls: Any = type(module)
         module.__class__ = cls._slim_made_of[0]
@@ -73,13 +82,13 @@ def undress(module: nn.Module) -> None:
 
 
 def layouts_of(plan: LayerPlan) -> list[Layout]:
-    """The distinct slimmable axes of a layer: a conv has two, its input and output channels."""
+    """Return the distinct slimmable axes of a layer: a conv has two, its inputs and outputs."""
     layouts = (layout for axes in plan.tensors.values() for layout in axes if layout.slimmable)
     return list(dict.fromkeys(layouts))
 
 
-def axes_of(plan: LayerPlan) -> dict[str, tuple[tuple[int, int, str], ...]]:
-    """For each tensor: the axes to cut, the number of the layout, where its active size stands."""
+def sliced_axes(plan: LayerPlan) -> dict[str, tuple[tuple[int, int, str], ...]]:
+    """Return, for each tensor, (axis, number of its layout, attribute with its active size)."""
     numbers = {layout: i for i, layout in enumerate(layouts_of(plan))}
     return {
         name: tuple(
@@ -94,10 +103,11 @@ def axes_of(plan: LayerPlan) -> dict[str, tuple[tuple[int, int, str], ...]]:
 def layer_state(
     plan: LayerPlan, units: tuple[int, ...] | None, module: nn.Module
 ) -> dict[str, Any]:
-    """The attributes of a layer at some widths.
+    """Return the attributes of a layer at some widths.
 
-    `None` is the full network, which needs no slicing. A layer that is full in a smaller child is
-    sliced all the same, or torch.compile would compile each combination of such layers anew.
+    `None` is the full network, which needs no slicing. A layer with all its channels in a smaller
+    child is sliced nevertheless: otherwise torch.compile would compile every combination of such
+    layers.
     """
     layouts = layouts_of(plan)
     sizes = [layout.full if units is None else layout.size(units) for layout in layouts]
@@ -105,20 +115,16 @@ def layer_state(
     if units is not None:
         for i, layout in enumerate(layouts):
             if len(runs := layout.runs(units)) > 1:
-                positions = torch.cat([torch.arange(*run) for run in runs])
-                index[i] = positions.to(device_of(module))
+                tensors = (*module._parameters.values(), *module._buffers.values())
+                device = next(tensor.device for tensor in tensors if tensor is not None)
+                index[i] = torch.cat([torch.arange(*run) for run in runs]).to(device)
     state: dict[str, Any] = {f"{PREFIX}size{i}": size for i, size in enumerate(sizes)}
-    state |= {PREFIX + "whole": units is None, PREFIX + "index": index}
+    state |= {PREFIX + "full": units is None, PREFIX + "index": index}
     return state | attributes(plan, units)
 
 
-def device_of(module: nn.Module) -> torch.device:
-    tensors = (*module._parameters.values(), *module._buffers.values())
-    return next(tensor.device for tensor in tensors if tensor is not None)
-
-
 def attributes(plan: LayerPlan, units: tuple[int, ...] | None) -> dict[str, Any]:
-    """`out_channels`, `groups`, `normalized_shape` and the like."""
+    """Return `out_channels`, `groups`, `normalized_shape` and the like, at some widths."""
 
     def size(layout: Layout) -> int:
         return layout.full if units is None else layout.size(units)
@@ -130,23 +136,40 @@ def attributes(plan: LayerPlan, units: tuple[int, ...] | None) -> dict[str, Any]
 
 
 def sliced_tensor(name: str) -> property:
+    """Return the property that reads the active part of a tensor and refuses to be set."""
+
     def get(self: Any) -> Tensor:
         return active(self, name)
 
-    return property(get)
+    def refuse(self: Any, value: Any) -> None:
+        raise replaced_by_computation(self, name)
+
+    return property(get, refuse)
+
+
+def replaced_by_computation(layer: Any, name: str) -> UserError:
+    """Return the error for a tensor that is computed before each pass, so it cannot be sliced."""
+    return UserError(
+        f"{name}: the one of this {type(layer).__name__} is replaced by a computed one (pruning, "
+        "weight_norm, a parametrization), which cannot be slimmed; apply it before joslim.slim, or "
+        "to a child: net.child(widths)"
+    )
 
 
 def active(layer: Any, name: str) -> Tensor:
-    """The entries of a tensor that the active child has: a prefix, or an index after a concat."""
-    tensor = layer._parameters[name] if name in layer._parameters else layer._buffers[name]
-    if layer._slim_whole or tensor is None:
+    """Return the active part of a tensor: a prefix, or an index after a concat."""
+    tensors = layer._parameters if name in layer._parameters else layer._buffers
+    if name not in tensors:
+        raise replaced_by_computation(layer, name)
+    tensor = tensors[name]
+    if layer._slim_full or tensor is None:
         return tensor
     if torch.compiler.is_compiling():
         return cut(layer, name, tensor)
-    if keeps(layer, tensor):
-        return kept(layer, name, tensor)
-    # A training step may follow, and fused optimizers do not tell a tensor that it has changed.
-    layer._slim_kept.clear()
+    if any(number in layer._slim_index for _, number, _ in layer._slim_axes[name]):
+        return watched_copy(layer, name, cut(layer, name, tensor))
+    if torch.is_inference_mode_enabled():
+        return cached_view(layer, name, tensor)
     return cut(layer, name, tensor)
 
 
@@ -159,32 +182,41 @@ def cut(layer: Any, name: str, tensor: Tensor) -> Tensor:
     return tensor
 
 
-def keeps(layer: Any, tensor: Tensor) -> bool:
-    """Whether a part may be kept from one pass to the next: where nothing is being trained.
+def cached_view(layer: Any, name: str, tensor: Tensor) -> Tensor:
+    """Return the active part as a view that is kept until the next switch.
 
-    The kernels want weights in one piece, and would copy a part of a tensor at every pass: for one
-    image that takes as long as a good part of the convolution.
+    In a small network, making views takes a good part of the time of a pass. A view shows every
+    write to the weights. A copy would not, and torch does not report all writes (`.data`, numpy,
+    fused optimizers); therefore the copy after a concat is made anew in every pass.
     """
-    return (
-        torch.is_inference_mode_enabled()
-        and not layer.training
-        and tensor.is_contiguous()
-        and not tensor.is_inference()  # it would not tell when it changes
-    )
+    place = (tensor.data_ptr(), tensor.stride())
+    owner, owners_place, part = layer._slim_views.get(name, (None, None, None))
+    if owner is not tensor or owners_place != place:
+        part = cut(layer, name, tensor)
+        layer._slim_views[name] = (tensor, place, part)
+    return part
 
 
-def kept(layer: Any, name: str, tensor: Tensor) -> Tensor:
-    """The part in one piece, made anew when the tensor has changed; a switch forgets it."""
-    mark = (tensor, tensor.data_ptr(), tensor._version)
-    old_mark, piece = layer._slim_kept.get(name, (None, None))
-    if old_mark is None or old_mark[0] is not tensor or old_mark[1:] != mark[1:]:
-        piece = cut(layer, name, tensor).contiguous()
-        layer._slim_kept[name] = (mark, piece)
-    return piece
+def watched_copy(layer: Any, name: str, copy: Tensor) -> Tensor:
+    """Return a copy of weights, and remember it to detect writes to it, such as by `nn.init`."""
+    refuse_written(layer, layer._slim_copies)
+    if not copy.is_inference():  # inference tensors have no version counter
+        layer._slim_copies[name] = (copy.detach(), copy._version)
+    return copy
+
+
+def refuse_written(layer: Any, copies: dict[str, tuple[Tensor, int]]) -> None:
+    """Raise an error if a copy of weights was written to, because the weights did not change."""
+    if written := [name for name, (copy, version) in copies.items() if copy._version != version]:
+        copies.clear()
+        raise UserError(
+            f"{written[0]}: the one of a {type(layer).__name__} after a concat was written to; in "
+            "a child it is a copy, so that would be lost: write to it at full width"
+        )
 
 
 def running_statistic(name: str, position: int) -> property:
-    """A child's own statistics if they are known, else the prefix of the full network's."""
+    """Return the property that reads the child's own statistics, or part of the full network's."""
 
     def get(self: Any) -> Tensor | None:
         if self._slim_batch or (self.training and not tracks_statistics(self)):
@@ -197,15 +229,22 @@ def running_statistic(name: str, position: int) -> property:
 
 
 def stored_statistic(norm: Any, name: str) -> Any:
-    """The active part of the full network's."""
+    """Return the active part of the statistics of the full network."""
     return active(norm, name) if name in norm._slim_axes else norm._buffers[name]
 
 
 def tracks_statistics(norm: Any) -> bool:
-    """Only full-width passes move running statistics, or a recalibration the child's own."""
+    """Tell whether a pass updates statistics: at full width, or while a child is recalibrated."""
     moves = (norm._slim_all_full or norm._slim_collecting) and not norm._slim_batch
     return norm.__dict__["track_running_stats"] and (moves or not norm.training)
 
 
-def set_tracks_statistics(norm: Any, value: bool) -> None:
-    norm.__dict__["track_running_stats"] = value
+def reset_statistics(norm: Any) -> None:
+    """Reset as torch does, but only at full width: a child shares the full network's statistics."""
+    if not (norm._slim_all_full or norm._slim_collecting):
+        raise UserError(
+            "net: a child is active, and these are the BatchNorm statistics of the full network; "
+            "type joslim.recalibrate(net, batches) to give the child its own, or reset them (and "
+            "update_bn) at full width"
+        )
+    type(norm)._slim_made_of[0].reset_running_stats(norm)

@@ -1,4 +1,8 @@
-"""The slimmable network: the user's own model, which can run as any of its children."""
+"""SlimmableNet: the model of the user, which can now run as any of its children (subnets).
+
+`make_slimmable` applies a plan to a model; afterwards `at` and `use` switch the active child, and
+`child` extracts one.
+"""
 
 from __future__ import annotations
 
@@ -14,24 +18,26 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from joslim.errors import UserError
 from joslim.slimmable.blueprint import Blueprint
-from joslim.slimmable.cutting import cut_out
-from joslim.slimmable.layers import dress, layer_state
-from joslim.slimmable.planning import Frozen, LayerPlan, Plan
-from joslim.widths import Widths, WidthSpace
+from joslim.slimmable.extract import extract_child
+from joslim.slimmable.layers import layer_state, make_layer_slimmable, refuse_written
+from joslim.slimmable.plan import Frozen, LayerPlan, Plan
+from joslim.slimmable.tracing import Uncounted
+from joslim.space import Widths, WidthSpace
 
-# Switching among this many children is instant; a switch to another one computes its sizes anew.
+# Number of children whose layer sizes are cached, so that a switch to them takes no computation.
 REMEMBERED_CHILDREN = 256
 
 
 @dataclass
 class NetState:
-    """What a network knows besides its weights. One object, so that a child can leave it behind."""
+    """All state of a slimmable network besides its weights; extracted children do not copy it."""
 
     blueprint: Blueprint
     plans: dict[str, LayerPlan]
     frozen: list[Frozen]
+    uncounted: list[Uncounted]
     active: Widths
-    # One sample: what costs are counted for.
+    # The input that costs are counted for: one sample, if the example is a batch.
     example: tuple[Any, ...]
     layers: list[tuple[nn.Module, LayerPlan]]
     norms: dict[str, nn.Module]
@@ -40,27 +46,52 @@ class NetState:
 
 
 class SlimmableNet(nn.Module):
-    """Mixed into the class of a model by `joslim.slim`: the shared weights, and what is active."""
+    """A network (supernet) that can run as any of its children (subnets), which share its weights.
+
+    `joslim.slim` adds this class to the class of a model, so that the network is still an instance
+    of its own class. The active child is state of the network: use it from one thread at a time,
+    and give other threads a child with `child(widths, share=True)`.
+
+    Examples:
+        >>> net = joslim.slim(joslim.models.resnet8(), torch.zeros(1, 3, 32, 32)).eval()
+        >>> small, x = net.space.uniform(0.5), torch.zeros(8, 3, 32, 32)
+        >>> with net.at(small):  # only inside the block
+        ...     inside = net(x)
+        >>> net.active == net.space.full
+        True
+        >>> with net.at(small):
+        ...     joslim.recalibrate(net, [torch.randn(16, 3, 32, 32)])
+        >>> net.use(small)  # from now on
+        >>> child = net.child(small)  # an ordinary module
+        >>> torch.allclose(net(x), child(x), atol=1e-5)
+        True
+    """
 
     _slim_net: NetState
 
     @property
     def space(self) -> WidthSpace:
-        """All children of this network."""
+        """Search space of this network: all its children."""
         return self._slim_net.blueprint.space
 
     @property
     def blueprint(self) -> Blueprint:
+        """Summary of the computation graph, from which costs are computed."""
         return self._slim_net.blueprint
 
     @property
     def frozen(self) -> list[Frozen]:
-        """The layers that cannot be slimmed, and why."""
+        """Layers that cannot be slimmed, each with the reason."""
         return self._slim_net.frozen
 
     @property
+    def uncounted(self) -> list[Uncounted]:
+        """Parts of this network that costs leave out; empty if all costs are exact."""
+        return self._slim_net.uncounted
+
+    @property
     def example(self) -> tuple[Any, ...]:
-        """The sample that costs are counted for: the first of the example input."""
+        """The input that costs are counted for: one sample, if the example is a batch."""
         return self._slim_net.example
 
     @property
@@ -70,12 +101,21 @@ class SlimmableNet(nn.Module):
 
     @property
     def statistics(self) -> dict[Widths, dict[str, tuple[Tensor, Tensor]]]:
-        """The BatchNorm statistics of children that have their own: see `joslim.recalibrate`."""
+        """BatchNorm statistics of the children that have their own; see `joslim.recalibrate`."""
         return self._slim_net.statistics
 
     @contextmanager
     def at(self, widths: Widths) -> Iterator[SlimmableNet]:
-        """Run as this child inside the `with` block. Blocks nest; for one thread at a time."""
+        """Run as this child inside a `with` block, and as the child before it afterwards.
+
+        Blocks may be nested. Only one thread at a time may use the network.
+
+        Args:
+            widths: A child of `space`, or a point of a front.
+
+        Raises:
+            UserError: The child belongs to another network.
+        """
         before = self.active
         self._switch(widths)
         try:
@@ -84,10 +124,16 @@ class SlimmableNet(nn.Module):
             self._switch(before)
 
     def use(self, point: Any) -> None:
-        """Run as this child from now on. `point`: Widths, or anything that has `widths`.
+        """Run as this child from now on.
 
-        With a warning if nobody has recalibrated the child's statistics: its answers would be
-        near chance.
+        In eval mode a warning appears if the child has no BatchNorm statistics of its own, because
+        its outputs would then be close to chance.
+
+        Args:
+            point: A point of a front, or a child of `space`.
+
+        Raises:
+            UserError: The child belongs to another network.
         """
         self._switch(point)
         if not self.training:
@@ -96,20 +142,33 @@ class SlimmableNet(nn.Module):
     def _switch(self, point: Any) -> None:
         widths = self._checked(getattr(point, "widths", point))
         state = self._slim_net
+        copies: list[tuple[nn.Module, Any]] = []
         for (layer, _), attributes in zip(state.layers, self._states(widths)):
-            layer.__dict__.update(attributes, _slim_kept={})
+            if layer._slim_copies:
+                copies.append((layer, layer._slim_copies))
+            layer.__dict__.update(attributes, _slim_views={}, _slim_copies={})
         own = state.statistics.get(widths, {})
         all_full = widths == self.space.full
         for name, norm in state.norms.items():
             norm.__dict__.update(_slim_all_full=all_full, _slim_own=own.get(name))
         state.active = widths
+        for layer, of_layer in copies:
+            refuse_written(layer, of_layer)
 
     def child(self, widths: Widths, share: bool = False) -> nn.Module:
-        """The child as an ordinary module, equal to this network at these widths.
+        """Cut a child out as an ordinary module that equals this network at these widths.
 
-        `share=True`: its parameters are views on the shared storage, so that several threads can
-        run different children of one network. What follows a concat cannot be a view, and is a copy
-        of the weights as they are now.
+        Args:
+            widths: A child of `space`, or a point of a front.
+            share: If true, the parameters of the child are views of the shared weights, so that
+                several threads can run different children of one network. Weights behind a
+                concatenation cannot be views: they are copies of the present values.
+
+        Returns:
+            A module without any slimmable layer.
+
+        Raises:
+            UserError: The child belongs to another network.
         """
         widths = self._checked(getattr(widths, "widths", widths))
         advice = "call joslim.recalibrate(net, batches) at its widths first, or on the child"
@@ -126,13 +185,13 @@ class SlimmableNet(nn.Module):
             )
 
     def _cut(self, widths: Widths, share: bool = False) -> nn.Module:
-        """`child` without a warning."""
+        """Extract a child without a warning."""
         state = self._slim_net
         own = state.statistics.get(widths)
-        return cut_out(self, state.plans, widths.units, share, own, without=(state,))
+        return extract_child(self, state.plans, widths.units, share, own, without=(state,))
 
     def _states(self, widths: Widths) -> list[dict[str, Any]]:
-        """The attributes of every layer at these widths."""
+        """Return the attributes of every layer at these widths, from the cache if possible."""
         recent = self._slim_net.recent
         if widths not in recent:
             layers = self._slim_net.layers
@@ -155,10 +214,17 @@ class SlimmableNet(nn.Module):
             )
         return widths
 
+    def _load_from_state_dict(self, *args: Any) -> None:
+        """Forget the statistics of children, which do not fit new weights. (Wrappers call this.)"""
+        super()._load_from_state_dict(*args)
+        if "_slim_net" in self.__dict__:  # a slice of a Sequential has no state
+            self.statistics.clear()
+            self._switch(self.active)
+
     def _apply(self, fn: Any, *args: Any, **kwargs: Any) -> Any:
-        """Moving the network to another device takes the statistics and indices along."""
+        """Move the statistics of children and the indices to another device, too."""
         result = super()._apply(fn, *args, **kwargs)
-        if "_slim_net" not in self.__dict__:  # a slice of a Sequential has its class, but no state
+        if "_slim_net" not in self.__dict__:  # a slice of a Sequential has no state
             return result
         state = self._slim_net
         for own in state.statistics.values():
@@ -169,11 +235,14 @@ class SlimmableNet(nn.Module):
         return result
 
 
-RESERVED = ("space", "blueprint", "frozen", "example", "active", "statistics", "at", "use", "child")
+RESERVED = (
+    *("space", "blueprint", "frozen", "uncounted", "example", "active", "statistics"),
+    *("at", "use", "child"),
+)
 
 
 def make_slimmable(model: nn.Module, plan: Plan, example: tuple[Any, ...]) -> SlimmableNet:
-    """Change the classes of the model and of its layers, in place."""
+    """Apply a plan: change the classes of the model and of its layers, in place."""
     modules = dict(model.named_modules())
     norms: dict[str, nn.Module] = {
         name: module
@@ -182,11 +251,18 @@ def make_slimmable(model: nn.Module, plan: Plan, example: tuple[Any, ...]) -> Sl
     }
     for name, module in modules.items():
         if module is not model and (name in plan.layers or isinstance(module, _NormBase)):
-            dress(module, plan.layers.get(name))
-    dress(model, plan.layers.get(""), mixins=(SlimmableNet,))
+            make_layer_slimmable(module, plan.layers.get(name))
+    make_layer_slimmable(model, plan.layers.get(""), mixins=(SlimmableNet,))
     layers = [(modules[name], layer) for name, layer in plan.layers.items()]
     model._slim_net = NetState(  # type: ignore[assignment]
-        plan.blueprint, plan.layers, plan.frozen, plan.space.full, example, layers, norms
+        plan.blueprint,
+        plan.layers,
+        plan.frozen,
+        plan.uncounted,
+        plan.space.full,
+        example,
+        layers,
+        norms,
     )
     assert isinstance(model, SlimmableNet)
     return model

@@ -1,10 +1,15 @@
-"""`joslim.slim`: make an ordinary network slimmable."""
+"""`joslim.slim`: make an ordinary network slimmable.
+
+The flow: check the arguments, trace the network (tracing.py), make a plan (plan.py), prove it with
+trial children (extract.py), and change the classes of the layers (net.py).
+"""
 
 from __future__ import annotations
 
 import numbers
 import warnings
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -13,34 +18,31 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from joslim.errors import UserError
-from joslim.slimmable.axes import Algebra, Locked, Segment, is_fixed, variables
-from joslim.slimmable.cutting import cut_out
-from joslim.slimmable.declare import Declaration, declare, has_groups
-from joslim.slimmable.layers import SlimmableLayer, undress
+from joslim.slimmable.counter import Counter
+from joslim.slimmable.extract import extract_child
+from joslim.slimmable.layer_specs import has_groups, layer_spec
+from joslim.slimmable.layers import SlimmableLayer, restore_layer
 from joslim.slimmable.net import RESERVED, SlimmableNet, make_slimmable
-from joslim.slimmable.planning import (
+from joslim.slimmable.plan import (
     DEFAULT_LOW,
-    Frozen,
     Low,
     Options,
     Plan,
     Tie,
-    freeze_kept,
     freeze_unused,
     make_plan,
+    matching,
 )
-from joslim.slimmable.tracing import (
-    OpFailed,
-    Tracer,
+from joslim.slimmable.running import (
+    agree,
     first_line,
+    no_side_effects,
+    outputs_of,
     tensors_in,
-    trace,
-    undisturbed,
 )
-from joslim.widths import Widths, WidthSpace
-
-# How far a cut-out child may be from the sliced network, as a share of its largest output.
-TOLERANCE = 1e-4
+from joslim.slimmable.symbolic_axes import Algebra, Locked, Segment, is_fixed, variables
+from joslim.slimmable.tracing import OpFailed, Tracer, trace
+from joslim.space import Widths, WidthSpace
 
 
 def slim(
@@ -52,14 +54,40 @@ def slim(
     tie: Tie | None = None,
     divisor: int | None = None,
 ) -> SlimmableNet:
-    """Make `model` slimmable, in place, and return it.
+    """Make a network slimmable, in place, and return it.
 
-    example_input: a tensor, or a tuple of the model's inputs.
-    low: the smallest share of its channels that a layer may keep, or one per name (patterns work).
-    keep: names of layers whose width is left alone.
-    tie: groups of names that share one knob.
-    divisor: round channel counts down to multiples of it.
-    A model may carry defaults for these as `slim_defaults`; arguments win.
+    The network is traced on the example input. Channels that must have one count everywhere become
+    one `Dim` of the search space; a layer that cannot be slimmed keeps its width and is listed with
+    a reason in `net.frozen`. Names of modules, state-dict keys and `forward` stay as they are, and
+    at full width the network computes what it computed before.
+
+    Args:
+        model: Any `nn.Module`. It may carry defaults for the options below in an attribute
+            `slim_defaults`, a dictionary; arguments take precedence.
+        example_input: One input tensor, or a tuple of the inputs of the model. Costs are counted
+            for its first sample.
+        low: Smallest share of its channels that a layer may keep, in (0, 1]; or one share per layer
+            name, where patterns such as "layer3.*" work.
+        keep: Names of layers that keep their full width.
+        tie: Groups of layer names that share one coordinate of the search (knob).
+        divisor: Channel counts are rounded down to multiples of this number.
+
+    Returns:
+        The same module, which is now also a `SlimmableNet`.
+
+    Raises:
+        UserError: The model does not run on the example, is slimmable already, or has no layer that
+            can be slimmed; or an option is not valid.
+
+    Examples:
+        >>> net = joslim.slim(joslim.models.resnet8(), torch.zeros(1, 3, 32, 32), low=0.25)
+        >>> len(net.space)
+        6
+        >>> with net.at(net.space.uniform(0.5)):
+        ...     net(torch.zeros(8, 3, 32, 32)).shape
+        torch.Size([8, 10])
+        >>> print(net.frozen[0].layer, "because", net.frozen[0].why)
+        fc because it is an output of the network
     """
     inputs = example_input if isinstance(example_input, tuple) else (example_input,)
     options = options_for(model, low=low, keep=keep, tie=tie, divisor=divisor)
@@ -68,15 +96,17 @@ def slim(
     plan = analysis.settled_plan()
     try:
         net = make_slimmable(model, plan, analysis.inputs)
-        check_children(net)
+        check_children(net, analysis.modes)
+        warn_of_uncounted(net)
     except BaseException:
         for module in model.modules():
-            undress(module)
+            restore_layer(module)
         raise
     return net
 
 
 def options_for(model: nn.Module, **given: Any) -> Options:
+    """Complete the arguments of `slim` by the defaults of the model, and check them."""
     defaults = getattr(model, "slim_defaults", {})
     fallback = {"low": DEFAULT_LOW, "keep": (), "tie": (), "divisor": 1}
     values = {
@@ -101,15 +131,24 @@ def options_for(model: nn.Module, **given: Any) -> Options:
 
 
 def check_fits(model: nn.Module, inputs: tuple[Any, ...]) -> None:
-    """The model must run on its example, and must leave our names free."""
+    """Check that the model runs on its example, and that it has none of our attribute names."""
     if not isinstance(model, nn.Module):
         raise UserError(f"model: {type(model).__name__} given, a torch.nn.Module is needed")
     if any(isinstance(module, SlimmableLayer) for module in model.modules()):
         raise UserError("model: it is slimmable already; slim a fresh copy for other options")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise UserError("model: it is TorchScript, which has no layers to slim; slim the original")
+    if any(
+        type(module).__name__ == "OptimizedModule"  # torch.compile(module)
+        or getattr(module, "_compiled_call_impl", None) is not None  # module.compile()
+        for module in model.modules()
+    ):
+        raise UserError("model: it is compiled; slim it first: torch.compile(joslim.slim(m, x))")
+    check_devices(model, inputs)
     if taken := [name for name in RESERVED if hasattr(model, name)]:
         raise UserError(f"model: it has an attribute {taken[0]!r}, which joslim needs; rename it")
     try:
-        with undisturbed(model, training=False):
+        with no_side_effects(model, training=False):
             model(*inputs)
     except Exception as error:
         shapes = ", ".join(str(tuple(t.shape)) for t in tensors_in(inputs)) or repr(inputs)
@@ -118,30 +157,115 @@ def check_fits(model: nn.Module, inputs: tuple[Any, ...]) -> None:
         ) from error
 
 
+def check_devices(model: nn.Module, inputs: tuple[Any, ...]) -> None:
+    """Check that model and example are both on the meta device (tracing without values) or not."""
+    on_meta = {tensor.is_meta for tensor in chain(model.parameters(), model.buffers())}
+    if len(on_meta) > 1:
+        raise UserError(
+            "model: some of its tensors are on the meta device and have no values; type "
+            "model.to_empty(device='cpu') and load its weights first"
+        )
+    wanted = "meta" if on_meta == {True} else "cpu"
+    for tensor in tensors_in(inputs):
+        if on_meta and tensor.is_meta not in on_meta:
+            raise UserError(
+                f"example_input: it is on the device {tensor.device}, the model is not; type "
+                f"torch.zeros(shape, device={wanted!r})"
+            )
+
+
 def first_sample(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """One image is enough to trace with, and it is what costs are counted for."""
-    sizes = {t.shape[0] if t.dim() else 0 for t in tensors_in(inputs)}
-    if len(sizes) != 1 or sizes == {0} or sizes == {1}:
+    """Return the first sample of the example, for which costs are counted.
+
+    The first axis of an example may also be time, or points that attend to each other. Therefore
+    samples are run alone, and must give their part of the outputs of the whole example. If they do
+    not, the example stays as it is.
+    """
+    sizes = {t.shape[0] for t in tensors_in(inputs) if t.dim()}
+    if sizes <= {1}:
         return inputs
-    one = tree_map(lambda leaf: leaf[:1] if isinstance(leaf, Tensor) else leaf, inputs)
+    if len(sizes) == 1 and samples_are_independent(model, inputs, max(sizes)):
+        return samples(inputs, 0, 1)
+    shapes = ", ".join(str(tuple(t.shape)) for t in tensors_in(inputs))
+    if len(sizes) > 1:
+        why = "the inputs differ in its length"
+    else:
+        why = "its parts along it do not give the same parts of the outputs when they run alone"
+    warnings.warn(
+        f"example_input: costs are for all of {shapes}, since the first axis is no batch: {why}",
+        stacklevel=3,
+    )
+    return inputs
+
+
+def samples(inputs: tuple[Any, ...], start: int, stop: int) -> tuple[Any, ...]:
+    def sliced(leaf: Any) -> Any:
+        return leaf[start:stop] if isinstance(leaf, Tensor) and leaf.dim() else leaf
+
+    return tree_map(sliced, inputs)
+
+
+def samples_are_independent(model: nn.Module, inputs: tuple[Any, ...], count: int) -> bool:
+    """Tell whether the first and the last sample give the same outputs when they run alone.
+
+    The first sample is not enough: in a recurrent network it does not depend on the others either.
+    """
     try:
-        with undisturbed(model, training=False):
-            model(*one)
-    except Exception:
-        return inputs
-    return one
+        inputs = tree_map(made_distinct, inputs)
+        outputs, macs = outputs_and_macs(model, inputs)
+        for start in (0, count - 1):
+            alone, own_macs = outputs_and_macs(model, samples(inputs, start, start + 1))
+            if count * own_macs != macs or len(alone) != len(outputs):
+                return False
+            if not all(is_part(a, b, start, count) for a, b in zip(alone, outputs)):
+                return False
+    except Exception:  # the model does not take single samples
+        return False
+    return True
+
+
+def made_distinct(leaf: Any) -> Any:
+    """Make equal samples different: an example of zeros would hide that samples interact."""
+    if not isinstance(leaf, Tensor) or not leaf.dim() or not leaf.is_floating_point():
+        return leaf
+    if not torch.equal(leaf, leaf[:1].expand_as(leaf)):
+        return leaf
+    generator = torch.Generator().manual_seed(0)
+    return leaf + torch.rand(leaf.shape, generator=generator).to(leaf)
+
+
+def outputs_and_macs(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[list[Tensor], int]:
+    """Run the model in eval mode, and return its outputs and their multiply-adds."""
+    with no_side_effects(model, training=False), Counter() as counter:
+        outputs = tensors_in(model(*inputs))
+    return outputs, counter.since_last_call()[0]
+
+
+def is_part(alone: Tensor, whole: Tensor, position: int, count: int) -> bool:
+    """Tell whether the output of a sample is its part of the whole output, or equal to it."""
+    if alone.shape == whole.shape:
+        return agree(alone, whole)
+    axes = [axis for axis, (a, b) in enumerate(zip(alone.shape, whole.shape)) if a != b]
+    if alone.dim() != whole.dim() or len(axes) != 1 or whole.shape[axes[0]] % count:
+        return False
+    each = whole.shape[axes[0]] // count
+    return agree(alone, whole.narrow(axes[0], position * each, each))
 
 
 class Analysis:
-    """What tracing found out about a model, and the plans that follow from it."""
+    """The traces of a model, and the plans that follow from them."""
 
     def __init__(self, model: nn.Module, inputs: tuple[Any, ...], options: Options) -> None:
         self.model = model
         self.inputs = inputs
         self.options = options
         self._trace(slim_in_groups=set())
-        # Where dropping whole groups is impossible, slimming each group may still be.
-        stuck = {m for m, d in self.declared.items() if has_groups(m) and groups_are_stuck(d)}
+        # Where whole groups cannot be dropped, it may still be possible to slim each group.
+        stuck = set()
+        for module, spec in self.specs.items():
+            groups: Any = spec.attributes.get("groups", spec.attributes.get("num_groups"))
+            if has_groups(module) and groups is not None and is_fixed(groups):
+                stuck.add(module)
         if stuck:
             free = self._count_free()
             self._trace(slim_in_groups=stuck)
@@ -150,8 +274,8 @@ class Analysis:
 
     def _trace(self, slim_in_groups: set[nn.Module]) -> None:
         self.algebra = Algebra()
-        self.declared = {
-            module: declare(module, whole_groups=module not in slim_in_groups)
+        self.specs = {
+            module: layer_spec(module, whole_groups=module not in slim_in_groups)
             for module in self.model.modules()
             if not isinstance(module, torch.jit.ScriptModule)
         }
@@ -159,7 +283,7 @@ class Analysis:
         self.modes: list[bool] = []
         for training in (False, True):
             try:
-                tracer = trace(self.model, self.inputs, self.declared, self.algebra, training)
+                tracer = trace(self.model, self.inputs, self.specs, self.algebra, training)
             except OpFailed as error:
                 if not training:
                     raise UserError(f"model: tracing failed: {error.why}") from error
@@ -176,30 +300,42 @@ class Analysis:
         return len({var for t in self.tracers for p in t.produced for var in variables(p.axis)})
 
     def settled_plan(self) -> Plan:
-        """The plan under which children of several sizes run as foreseen."""
+        """Return a plan under which trial children have the expected sizes."""
         produced = [p for tracer in self.tracers for p in tracer.produced]
-        freeze_unused(self.declared, self.tracers, self.algebra)
-        freeze_kept(produced, self.options.keep, self.algebra)
+        freeze_unused(self.specs, self.tracers, self.algebra)
+        for pattern in self.options.keep:
+            for p in matching("keep", pattern, produced):
+                self.algebra.freeze(p.axis, f"kept, as asked for by {pattern!r}")
         while True:
-            plan = make_plan(self.model, self.declared, self.tracers, self.options)
+            plan = make_plan(self.model, self.specs, self.tracers, self.options)
             if not len(plan.space):
-                raise nothing_to_slim(self.model, plan.frozen)
-            if (trouble := self._trouble(plan)) is None:
+                reason = "no weights"
+                if frozen := plan.frozen:
+                    first = f"{frozen[0].layer}: {frozen[0].why}"
+                    reason = f"all of its {len(frozen)} layers are frozen ({first})"
+                name = type(self.model).__name__
+                raise UserError(f"model: {name} has nothing to slim: {reason}")
+            if (failure := self._failure_of_children(plan)) is None:
                 return plan
-            for var in trouble.variables:
+            for var in failure.variables:
                 if var.bound is None:
-                    self.algebra.freeze((Segment(var, 1),), trouble.why)
+                    self.algebra.freeze((Segment(var, 1),), failure.why)
 
-    def _trouble(self, plan: Plan) -> Locked | OpFailed | None:
-        """Run children under the trace: each tensor must have the sizes that the plan foresees."""
+    def _failure_of_children(self, plan: Plan) -> Locked | OpFailed | None:
+        """Trace trial children: each of their tensors must have the sizes of the plan."""
         for widths in trial_children(plan.space):
-            child = cut_out(self.model, plan.layers, widths.units)
-            declared = self._declared_for(child)
+            child = extract_child(self.model, plan.layers, widths.units)
+            modules = dict(child.named_modules())
+            specs = {
+                modules[name]: self.specs[module]
+                for name, module in self.model.named_modules()
+                if module in self.specs
+            }
             for training in self.modes:
                 self.algebra.locked = True
                 try:
                     with plan.sized(widths):
-                        trace(child, self.inputs, declared, self.algebra, training)
+                        trace(child, self.inputs, specs, self.algebra, training)
                 except (Locked, OpFailed) as error:
                     if not error.variables:
                         error.variables = set(plan.variables)
@@ -208,50 +344,45 @@ class Analysis:
                     self.algebra.locked = False
         return None
 
-    def _declared_for(self, child: nn.Module) -> dict[nn.Module, Declaration]:
-        modules = dict(child.named_modules())
-        return {
-            modules[name]: self.declared[module]
-            for name, module in self.model.named_modules()
-            if module in self.declared
-        }
-
-
-def nothing_to_slim(model: nn.Module, frozen: list[Frozen]) -> UserError:
-    layers = [f"{f.layer}: {f.why}" for f in frozen]
-    reason = f"all of its {len(layers)} layers are frozen ({layers[0]})" if layers else "no weights"
-    return UserError(f"model: {type(model).__name__} has nothing to slim: {reason}")
-
-
-def groups_are_stuck(declaration: Declaration) -> bool:
-    groups = declaration.attributes.get("groups", declaration.attributes.get("num_groups"))
-    return groups is not None and is_fixed(groups)  # type: ignore[arg-type]
-
 
 def trial_children(space: WidthSpace) -> list[Widths]:
+    """Return the smallest child and two random ones."""
     rng = np.random.default_rng(0)
     return [space.smallest, space.random(rng), space.random(rng)]
 
 
-def check_children(net: SlimmableNet) -> None:
-    """The sliced network and the cut-out child must agree."""
+def check_children(net: SlimmableNet, modes: Sequence[bool]) -> None:
+    """Check that children run in place equal the extracted ones, in eval and in train mode."""
     for widths in trial_children(net.space):
         child = net._cut(widths)
-        with undisturbed(net, training=False), net.at(widths):
-            sliced = tensors_in(net(*net.example))
-        with undisturbed(child, training=False):
-            cut = tensors_in(child(*net.example))
-        if len(sliced) != len(cut) or not all(map(agree, sliced, cut)):
+        for training in modes:
+            sliced = outputs_at(net, widths, training)
+            with no_side_effects(child, training):
+                cut = outputs_of(child, net.example)
+            if all_agree(sliced, cut):
+                continue
+            if training and not all_agree(outputs_at(net, widths, training), sliced):
+                continue  # the outputs are random, so that nothing can be compared
             raise UserError(
                 f"model: a child of {type(net).__name__} cut out differs from the same child "
                 "run in place; its forward must keep state that slim() cannot see"
             )
 
 
-def agree(a: Tensor, b: Tensor) -> bool:
-    if a.shape != b.shape:
-        return False
-    if not a.numel() or not a.is_floating_point():
-        return True
-    tolerance = TOLERANCE * float(b.abs().max())
-    return torch.allclose(a, b, rtol=0, atol=tolerance, equal_nan=True)
+def outputs_at(net: SlimmableNet, widths: Widths, training: bool) -> list[Tensor]:
+    with no_side_effects(net, training), net.at(widths):
+        return outputs_of(net, net.example)
+
+
+def all_agree(ones: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+    return len(ones) == len(others) and all(map(agree, ones, others))
+
+
+def warn_of_uncounted(net: SlimmableNet) -> None:
+    if missing := [f"{u.what} in {u.layer}" for u in net.uncounted if u.cost == "macs"]:
+        more = f" and {len(missing) - 3} more (net.uncounted)" if len(missing) > 3 else ""
+        warnings.warn(
+            f"model: its macs and memory are too low: no count of {'; '.join(missing[:3])}{more}; "
+            "type torch.utils.flop_counter.register_flop_formula for a kernel of your own",
+            stacklevel=3,
+        )

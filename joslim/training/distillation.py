@@ -1,7 +1,7 @@
-"""How a child learns from the full network: a loss between its outputs and the teacher's.
+"""Distillation losses, by which a child learns from the outputs of the full network.
 
 Each takes (student, teacher), both logits [n, classes, ...], and returns a number. A new one is a
-function and a line in `DISTILLATIONS`; a callable of one's own fits tasks beyond classification.
+function and a line in `DISTILLATIONS`. Tasks beyond classification take a function of their own.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from joslim.errors import UserError, unknown
 
 Distillation = Callable[[Tensor, Tensor], Tensor]
 
-# Adaptive alpha-divergence (Wang et al., AlphaNet, 2021): the two ends, and where the powers of
-# density ratios are clipped because they would let single classes rule the gradient.
+# Adaptive alpha-divergence (Wang et al., AlphaNet, 2021): the two values of alpha, and the limit at
+# which powers of density ratios are clipped, so that no single class dominates the gradient.
 ALPHAS = (-1.0, 1.0)
 RATIO_LIMIT = 5.0
 
 
 def refuse_single_class(outputs: Tensor) -> None:
-    """The softmax of one class is 1 whatever it is: nothing would be learned, in silence."""
+    """Refuse outputs of one class: its softmax is always 1, so that nothing would be learned."""
     if outputs.ndim < 2 or outputs.shape[1] < 2:
         raise UserError(
             f"distill: outputs {tuple(outputs.shape)} are no scores of two or more classes; "
@@ -32,20 +32,20 @@ def refuse_single_class(outputs: Tensor) -> None:
 
 
 def soft_cross_entropy(student: Tensor, teacher: Tensor) -> Tensor:
-    """Cross-entropy against the teacher's probabilities."""
+    """Return the cross-entropy against the probabilities of the teacher."""
     refuse_single_class(student)
     return F.cross_entropy(student, teacher.softmax(dim=1))
 
 
 def kl_divergence(student: Tensor, teacher: Tensor) -> Tensor:
-    """Cross-entropy less the teacher's own entropy: the same gradients, zero for equal outputs."""
+    """Return the KL divergence: the gradients of the cross-entropy, and 0 for equal outputs."""
     refuse_single_class(student)
     target, predicted = teacher.log_softmax(dim=1), student.log_softmax(dim=1)
     return (target.exp() * (target - predicted)).sum(dim=1).mean()
 
 
 def adaptive_alpha_divergence(student: Tensor, teacher: Tensor) -> Tensor:
-    """The larger of two alpha-divergences, sample by sample.
+    """Return the mean over samples of the larger of two alpha-divergences.
 
     A negative alpha punishes overestimating the teacher's uncertainty, a positive one
     underestimating it; taking the larger of the two punishes both.
@@ -57,7 +57,7 @@ def adaptive_alpha_divergence(student: Tensor, teacher: Tensor) -> Tensor:
 
 
 def _alpha_divergence(target: Tensor, predicted: Tensor, alpha: float) -> Tensor:
-    """D_alpha(teacher || student) of log-probabilities, [n, classes, ...] -> [n, ...].
+    """Compute D_alpha(teacher || student) of log-probabilities, [n, classes, ...] -> [n, ...].
 
     The gradient is that of the divergence with its importance weights (p/q)^alpha clipped. For
     alpha = 1, the KL divergence, nothing is clipped: a weight times q is a probability there, and
@@ -80,7 +80,7 @@ DISTILLATIONS: dict[str, Distillation] = {
 
 
 def distillation(which: str | Distillation) -> Distillation:
-    """The loss of this name, or the callable itself."""
+    """Return the loss of this name, or the callable itself."""
     if callable(which):
         return which
     if not isinstance(which, str) or which not in DISTILLATIONS:

@@ -1,4 +1,4 @@
-"""Losses and errors of children; leaves nothing behind: no statistics, modes or gradients."""
+"""Losses and errors of children. Statistics, modes and gradients of the network do not change."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from torch import Tensor, nn
 
 from joslim.errors import UserError
 from joslim.slimmable import SlimmableNet, batch_statistics
-from joslim.slimmable.statistics import inputs_of
+from joslim.slimmable.batchnorm import inputs_of
+from joslim.space import Widths
 from joslim.training.step import Criterion
-from joslim.widths import Widths
 
-# A part of the batch's samples that the outputs get wrong, [n] booleans or numbers.
+# How wrong the outputs are for each sample of a batch, [n] booleans or numbers from 0 to 1.
 Metric = Callable[[Any, Any], Tensor]
 
 
 def wrong(outputs: Tensor, labels: Tensor) -> Tensor:
-    """[n, classes] and [n] -> [n]: where the most likely class is not the label."""
+    """Return where the most likely class is not the label: [n, classes] and [n] -> [n]."""
     if labels.ndim != 1 or labels.is_floating_point() or outputs.ndim != 2:
         shapes = f"outputs {tuple(outputs.shape)}, labels {tuple(labels.shape)} {labels.dtype}"
         raise UserError(f"metric: {shapes} are no class scores and classes; give front(metric=...)")
@@ -29,7 +29,7 @@ def wrong(outputs: Tensor, labels: Tensor) -> Tensor:
 
 @contextmanager
 def evaluating(net: nn.Module) -> Iterator[None]:
-    """Inside, the network is in eval mode and makes no gradients."""
+    """Put the network into eval mode without gradients; restore the modes afterwards."""
     modes = [(module, module.training) for module in net.modules()]
     net.eval()
     try:
@@ -43,9 +43,9 @@ def evaluating(net: nn.Module) -> Iterator[None]:
 def score(
     net: SlimmableNet, children: Sequence[Widths], batch: Any, criterion: Criterion
 ) -> list[float]:
-    """The loss of each child on one batch, the same for all.
+    """Return the loss of each child on one batch.
 
-    Norms use the statistics of the batch, for which no child needs its own, and dropout is off.
+    BatchNorm uses the statistics of the batch, so that no child needs its own; dropout is off.
     """
     inputs, labels = on_device(net, batch)
     losses = []
@@ -57,7 +57,7 @@ def score(
 
 
 def mean_loss(net: nn.Module, batches: Iterable[Any], criterion: Criterion) -> float:
-    """The average over all samples, as the network or its active child runs after training."""
+    """Return the mean loss over all samples of the active child, in eval mode."""
     total, samples = 0.0, 0
     with evaluating(net):
         for batch in batches:
@@ -73,7 +73,7 @@ def mean_loss(net: nn.Module, batches: Iterable[Any], criterion: Criterion) -> f
 def errors(
     net: SlimmableNet, children: Sequence[Widths], batches: Iterable[Any], metric: Metric = wrong
 ) -> list[float]:
-    """The samples that each child gets wrong, in percent, in one pass over the data."""
+    """Return the error of each child in percent, in one pass over the data."""
     if not children:
         return []
     totals, samples, seen = [0.0] * len(children), 0, 0
@@ -92,7 +92,7 @@ def errors(
 
 
 def on_device(net: nn.Module, batch: Any) -> tuple[tuple[Any, ...], Any]:
-    """A batch (inputs, labels) -> the tuple of inputs and the labels, where the network is."""
+    """Return the inputs, as a tuple, and the labels of a batch on the device of the network."""
     if not isinstance(batch, (tuple, list)) or len(batch) < 2:
         kind = type(batch).__name__
         raise UserError(f"batches: {kind} given, a tuple (inputs, labels) needed")

@@ -1,4 +1,4 @@
-"""Learning rates. A decay is a function of progress in [0, 1), as a factor of the highest rate."""
+"""Learning-rate schedules. A decay maps progress in [0, 1) to a factor of the highest rate."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 
 @dataclass(frozen=True)
 class Schedule:
-    """A decay, after a linear rise from zero over the first `warmup` of the training."""
+    """A linear rise from zero over the share `warmup` of the training, then a decay."""
 
     decay: str = "cosine"
     warmup: float = 0.0
@@ -43,7 +43,7 @@ class Schedule:
             raise UserError(f"warmup: {self.warmup} is outside [0, 1), the share of the training")
 
     def __call__(self, step: int, total_steps: int) -> float:
-        """The rate at this step. The first step of a warm-up already moves."""
+        """Return the rate at this step. It is above 0 in the first step of a warm-up."""
         rising = self.warmup * total_steps
         if step < rising:
             return self.highest * (step + 1) / (rising + 1)

@@ -1,4 +1,4 @@
-"""The slimmable step: several widths, one batch, one sum of gradients."""
+"""The slimmable step: the gradients of several widths on one batch, added up."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from joslim.errors import RunFailed
 from joslim.slimmable import SlimmableNet
+from joslim.space import Widths
 from joslim.training.distillation import Distillation
-from joslim.widths import Widths
 
 Criterion = Callable[[Any, Any], Tensor]
 
@@ -37,52 +37,39 @@ def backward(
     full_weight: float = 1.0,
     other_weight: float = 1.0,
 ) -> Tensor:
-    """Add the gradients of all these widths; returns their losses, [n], detached.
+    """Add the gradients of all widths and return their losses, [n], detached.
 
-    The first of the widths learns from the labels, the others from its outputs (in-place
-    distillation: Yu and Huang 2019, Algorithm 1, lines 3 to 16), or partly from the labels too:
-    `label_share` says how much of their loss that is. The gradient of the first counts
-    `full_weight` times, that of each other `other_weight` times. `model` is what is called: `net`,
-    or a wrapper around it; one that reduces gradients over processes does so once, with the last of
-    the widths. `differentiate` makes the gradients of a loss.
+    The first width learns from the labels, the others from its outputs (in-place distillation: Yu
+    and Huang 2019, Algorithm 1, lines 3 to 16); a share `label_share` of their loss is computed
+    with the labels. The gradient of the first is multiplied by `full_weight`, that of each other by
+    `other_weight`. `model` is called: it is `net`, or a wrapper around it. A wrapper that reduces
+    gradients over processes does so once, with the last width. `differentiate` computes the
+    gradients of a loss.
     """
     losses: list[Tensor] = []
     teacher: Any = None
     for child in widths:
-        with reducing(model, child is widths[-1]):
-            with net.at(child):
-                outputs = model(*inputs)
-                if teacher is None:
-                    teacher = detached(outputs)
-                    loss = criterion(outputs, labels)
-                else:
-                    loss = learned(outputs, teacher, labels, criterion, distill, label_share)
+        with _reducing(model, child is widths[-1]), net.at(child):
+            outputs = model(*inputs)
+            if teacher is None:
+                teacher = detached(outputs)
+                loss = criterion(outputs, labels)
+            else:
+                # A term with weight 0 is not computed.
+                loss = distill(outputs, teacher) if label_share < 1 else criterion(outputs, labels)
+                if 0 < label_share < 1:
+                    labelled = criterion(outputs, labels)
+                    loss = (1 - label_share) * loss + label_share * labelled
+            # Inside net.at: activation checkpointing runs parts of forward again.
             differentiate((other_weight if losses else full_weight) * loss)
         losses.append(loss.detach())
     return torch.stack(losses)
 
 
-def learned(
-    outputs: Any,
-    teacher: Any,
-    labels: Any,
-    criterion: Criterion,
-    distill: Distillation,
-    label_share: float,
-) -> Tensor:
-    """The loss of a child. What counts for nothing is not computed."""
-    if label_share == 0:
-        return distill(outputs, teacher)
-    if label_share == 1:
-        return criterion(outputs, labels)
-    taught, told = distill(outputs, teacher), criterion(outputs, labels)
-    return (1 - label_share) * taught + label_share * told
+def _reducing(model: nn.Module, now: bool) -> AbstractContextManager[Any]:
+    """Return a context in which gradients are reduced over the processes only if `now` is true.
 
-
-def reducing(model: nn.Module, now: bool) -> AbstractContextManager[Any]:
-    """Inside, gradients are only added up on each process, unless it is time to reduce them.
-
-    A wrapper that is inside of its own `no_sync` already, to accumulate gradients, stays in it.
+    A wrapper that is in its own `no_sync` already, to accumulate gradients, stays in it.
     """
     if now or not isinstance(model, DistributedDataParallel):
         return nullcontext()
@@ -90,7 +77,7 @@ def reducing(model: nn.Module, now: bool) -> AbstractContextManager[Any]:
 
 
 def detached(outputs: Any) -> Any:
-    """The outputs without their history, whatever they are packed in."""
+    """Return the outputs detached from the graph, in the same containers."""
     if isinstance(outputs, Tensor):
         return outputs.detach()
     if isinstance(outputs, dict):
@@ -103,14 +90,14 @@ def detached(outputs: Any) -> Any:
 
 
 def refuse_non_finite(losses: Tensor, widths: Sequence[Widths], step: int) -> None:
-    """Stop before the optimizer spreads a NaN over all weights."""
+    """Raise RunFailed before the optimizer spreads a NaN over all weights."""
     for value, child in zip(losses.tolist(), widths):
         if not math.isfinite(value):
             raise RunFailed(f"the loss is {value} at step {step}, at widths {child}; {ADVICE}")
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], most: float | None, step: int) -> None:
-    """Scale the gradient down to this norm, if one is given; a norm that is not finite stops."""
+    """Scale the gradient down to the norm `most`, if given; raise RunFailed if it is not finite."""
     found = [parameter for parameter in parameters if parameter.grad is not None]
     norm = nn.utils.get_total_norm([p.grad for p in found if p.grad is not None])
     if not math.isfinite(norm):

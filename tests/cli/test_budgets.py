@@ -12,10 +12,12 @@ from joslim.cli.budgets import budgets_of, sets_of
 from joslim.costs.device_file import Conditions, DeviceFile
 from joslim.errors import UserError
 from joslim.front import Front, Point
+from joslim.results.page.content import run_json
+from joslim.results.record import read_record
 from joslim.runs.config import config_of
 from joslim.runs.folder import RunFolder
-from joslim.runs.story import story_of
-from joslim.widths import Dim, Knob, WidthSpace
+from joslim.runs.fronts import timed
+from joslim.space import Dim, Knob, WidthSpace
 
 Program = Callable[..., Any]
 
@@ -76,7 +78,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         folder = RunFolder(tmp_path_factory.mktemp("runs") / name)
         folder.prepare()
         folder.write_config(config_of({"steps": 6}).to_json(), data={"shape": [3, 8, 8]})
-        folder.write_front(FRONT)
+        folder.write_front(FRONT, 6)
         folders.append(str(folder.path))
     return folders
 
@@ -129,7 +131,9 @@ def test_a_page_on_a_device(
     page, device = tmp_path / "page.html", ("--device-file", phone)
     assert joslim("report", *runs, "-o", str(page), *device).returncode == 0
     assert page.read_text().count('"latency_ms":1.5') == 2
-    first, second = (story_of(run, phone) for run in runs)
+    first, second = (
+        run_json(read_record(run, timed(Path(run), phone), device_file=phone)) for run in runs
+    )
     assert [child["costs"]["latency_ms"] for child in first["front"]["children"]] == [2, 1.5, 7]
     command = shlex.split(second["export"]["before"] + " -o x" + second["export"]["after"])
     assert command == ["joslim", "export", runs[1], "-o", "x", "--device-file", phone]

@@ -1,5 +1,6 @@
 """The program itself: help, version, exit codes, and a quick answer."""
 
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,13 @@ def test_help_from_the_shell(shell: Run, tmp_path: Path) -> None:
     assert result.returncode == 0
     assert "profile" in result.stdout
     assert not result.stderr
+
+
+def test_summaries_of_commands_are_not_cut(shell: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = shell("-m", "joslim", "--help").stdout.partition("Commands:")[2].split("\n")[1:-1]
+    assert len(lines) == len(cli.app.registered_commands)
+    assert not [line for line in lines if not line.endswith(".") or "..." in line]
 
 
 def test_help_does_not_import_torch(shell: Run) -> None:
@@ -136,3 +144,57 @@ def test_warnings_are_one_line_too(monkeypatch: pytest.MonkeyPatch) -> None:
         cli.main([])
     assert told == ["joslim: one image does not decode\n"]
     assert warnings.formatwarning is usual
+
+
+LONG = "x" * 400
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["latency", LONG],
+        ["latency", "resnet8", "-o", LONG],
+        ["profile", LONG],
+        ["train", "--out", LONG],
+        ["train", "--data", f"folder:{LONG}"],
+        ["train", "--init", f"{LONG}.safetensors"],
+        ["train", "--config", f"{LONG}.json"],
+        ["train", "--cost", "latency", "--device-file", LONG],
+        ["resume", LONG],
+        ["front", LONG],
+        ["pick", LONG, "--macs", "1M"],
+        ["export", LONG, "-o", "a.pt2"],
+        ["report", LONG],
+        ["compare", LONG, LONG],
+        ["figure", "widths", LONG, "-o", "a.png"],
+        ["allocate", LONG, LONG, "--macs", "1M"],
+    ],
+)
+def test_names_that_are_too_long_are_bad_input(
+    arguments: list[str], refused: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "xxxxx" in refused(*arguments)
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("command", ["profile resnet8", "profile resnet8 --json", "--help"])
+def test_output_that_cannot_be_written(command: str, shell: Run) -> None:
+    script = f"exec {sys.executable} -m joslim {command} > /dev/full"
+    result = shell("-c", f"import os; os.execl('/bin/sh', 'sh', '-c', {script!r})")
+    assert result.returncode == 1
+    assert (
+        result.stderr == "joslim: cannot write to stdout, or to a file: No space left on device\n"
+    )
+
+
+@pytest.mark.parametrize(("pipe", "code"), [("| true", 0), (">&-", 0), ("2> /dev/full", 0)])
+def test_nobody_listens(pipe: str, code: int, shell: Run) -> None:
+    script = f"{sys.executable} -m joslim profile resnet8 --json {pipe}"
+    result = shell("-c", f"import os; os.execl('/bin/sh', 'sh', '-c', {script!r})")
+    assert (result.returncode, result.stderr) == (code, "")
+
+
+def test_a_line_that_nobody_can_read_keeps_its_code(shell: Run) -> None:
+    script = f"exec {sys.executable} -m joslim front nowhere 2> /dev/full"
+    assert shell("-c", f"import os; os.execl('/bin/sh', 'sh', '-c', {script!r})").returncode == 2

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from joslim.cli.compare import listed, parse_places
-from joslim.comparing.comparison import Comparison, read
+from joslim.cli.compare import parse_list, parse_places
+from joslim.comparing import Comparison, read
 from joslim.errors import Stopped, UserError
 from joslim.front import Front, Point
-from joslim.widths import Dim, Knob, WidthSpace
+from joslim.space import Dim, Knob, WidthSpace
 
 Run = Callable[..., Any]
 
@@ -32,7 +32,7 @@ def make(tmp_path: Path) -> Callable[..., Path]:
         folder = tmp_path / name
         folder.mkdir(parents=True)
         values = {"model": "resnet8", "cost": "macs", "steps": 6, "batch": 32, "seed": 0, **config}
-        facts = {"joslim": "0", "config": values, "data": {"identity": "digits"}}
+        facts = {"joslim": "0", "format": 3, "config": values, "data": {"identity": "digits"}}
         (folder / "config.json").write_text(json.dumps(facts))
         (folder / "front.json").write_text(json.dumps(FRONT.to_json()))
         (folder / "metrics.jsonl").write_text('{"step": 6, "seconds": 20}\n')
@@ -250,9 +250,9 @@ def test_shares_and_sizes() -> None:
 
 def test_lists() -> None:
     settings: dict[str, Any] = {"seed": 3, "methods": ["slim"], "steps": 1}
-    assert listed("seeds", None, settings) == [3]
-    assert listed("methods", "joslim", settings) == ["joslim"]
-    assert listed("models", None, settings) is None
+    assert parse_list("seeds", None, settings) == [3]
+    assert parse_list("methods", "joslim", settings) == ["joslim"]
+    assert parse_list("models", None, settings) is None
     assert settings == {"steps": 1}
 
 

@@ -10,8 +10,8 @@ import pytest
 
 import joslim as package
 from joslim.costs.device_file import Conditions, DeviceFile
+from joslim.runs.driver import train
 from joslim.runs.run import Run
-from joslim.runs.training import train
 
 Program = Callable[..., Any]
 
@@ -114,7 +114,7 @@ def test_a_model_of_ones_own_is_given_again(
 def test_a_mismatch(
     run: str, tmp_path: Path, joslim: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("joslim.deploy.checking.TOLERANCE", -1.0)
+    monkeypatch.setattr("joslim.deploy.exporting.TOLERANCE", -1.0)
     result = joslim("export", run, "-o", str(tmp_path / "child.pt2"))
     assert result.returncode == 1
     assert result.stderr.startswith("joslim: export: the file differs from the network: ")
@@ -133,7 +133,7 @@ def test_a_mismatch(
             "macs: 2 values for the 3 of --params; type --macs once, or 3 times",
         ),
         (["--model", "resnet20"], "model: 'resnet20' given, the run has 'resnet8'; type --model"),
-        (["--device-file", "none.json"], "device_file: 'none.json': cannot be read"),
+        (["--device-file", "none.json"], "device_file: cannot read 'none.json': "),
         (["--whole", "--device-file", "a.json"], "device_file: it is for children; leave out --wh"),
         (["--whole", "-o", "a.onnx"], "out: --whole makes a folder, 'a.onnx' is the name of a fil"),
         (["--whole", "--int8"], "int8: it is for children; leave out --whole"),

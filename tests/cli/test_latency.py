@@ -12,9 +12,9 @@ import torch
 
 import joslim as library
 from joslim import SlimmableNet, Widths
-from joslim.costs import latency, measuring
+from joslim.costs import latency, timing
 from joslim.costs.device_file import DeviceFile
-from joslim.costs.measuring import Setting, Times
+from joslim.costs.timing import Setting, Times
 from joslim.runs.run import Run as StoredRun
 
 Run = Callable[..., Any]
@@ -41,7 +41,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Setting, int]]:
         return Times(ms if len(calls) == 1 else 1.1 * ms, np.full(len(ms), 0.05))
 
     monkeypatch.setattr(latency, "measure", measure)
-    monkeypatch.setattr(measuring, "measure", measure)
+    monkeypatch.setattr(timing, "measure", measure)
     return calls
 
 

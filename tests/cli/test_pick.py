@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from joslim.front import Front, Point
-from joslim.widths import Dim, Knob, WidthSpace
+from joslim.space import Dim, Knob, WidthSpace
 
 Run = Callable[..., Any]
 
@@ -71,7 +71,7 @@ def test_what_is_left_and_what_the_next_better_child_takes(run: str, joslim: Run
     assert better.pop("exceeds") == {"macs": 20_551_000, "memory": 132_755}
     assert better == FRONT.to_json()["children"][2]
     shown = joslim("pick", run, *options).stdout
-    assert "left: 6.89M of 20.0M macs, 4.46 KB of 70.0 KB memory, 368.9K of 500.0K para" in shown
+    assert "left: 6.89M of 20.0M macs, 368.9K of 500.0K params, 4.46 KB of 70.0 KB mem" in shown
     assert (
         "next better child by training loss: macs 40.6M (20.6M over), memory 202.8 KB (132.8 KB "
         "over) for" in shown
@@ -116,11 +116,11 @@ def test_latency(tmp_path: Path, joslim: Run) -> None:
         (["--macs", "20M", "--macs", "30M"], "macs: given 2 times; type --macs only once"),
         (["--macs", "20M", "--model", "own:net"], "model: it goes with a device file"),
         (["--macs", "150KB"], "macs: '150KB' is in bytes, macs are counted; type 150K"),
-        (["--latency-ms", "8s"], "latency_ms: '8s' is not milliseconds; type 8 or 8.5"),
+        (["--latency-ms", "8s"], "latency_ms: '8s' is not a number of ms; type 8 or 8.5"),
         (["--macs", "20X"], "macs: '20X' is not a size; type"),
         (["--macs", "-5"], "macs: '-5' is not positive; type"),
         (["--macs", "0"], "macs: '0' is not a positive finite number"),
-        (["--latency-ms", "nan"], "latency_ms: 'nan' is not milliseconds"),
+        (["--latency-ms", "nan"], "latency_ms: 'nan' is not a number of ms"),
         (["--macs"], "--macs"),
         (["--flops", "3"], "--flops"),
     ],

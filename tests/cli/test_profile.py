@@ -1,6 +1,7 @@
 """`joslim profile`: knobs, what is frozen and why, and what the sizes cost."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,7 @@ def test_a_model_of_ones_own_from_the_shell(own: Path, shell: Run) -> None:
             "params": {size: 28 * c + 36 * c + 4 for size, c in zip(SIZES, (4, 4, 8))},
             "memory": {size: 4 * memory_of_tiny(c) for size, c in zip(SIZES, (4, 4, 8))},
         },
+        "uncounted": [],
     }
     assert "output" in profile["frozen"][0]["why"]
 
@@ -121,9 +123,9 @@ def test_a_table_for_people(joslim: Run, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "layer1.*.conv1" in printed
     assert "Frozen" in printed
     assert "fc" in printed
-    assert "4.055 M" in printed
-    assert "40.551 M" in printed
-    assert "0.206 MB" in printed
+    assert "4.06M" in printed
+    assert "40.6M" in printed
+    assert "205.8 KB" in printed
     for word in ("macs", "params", "memory", *SIZES):
         assert word in printed
 
@@ -178,3 +180,38 @@ def test_an_unknown_model_lists_the_models(refused: Run) -> None:
 
 def test_bad_input_is_one_line_with_json_too(refused: Run) -> None:
     assert "unknown name" in refused("profile", "alexnet", "--json")
+
+
+UNCOUNTED = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3)
+        self.rnn, self.last = nn.LSTM(8, 6, batch_first=True), nn.Linear(6, 4)
+
+    def forward(self, x):
+        x = self.second(self.first(x)).mean(3).transpose(1, 2)
+        return self.last(torch.fft.fft(self.rnn(x)[0], dim=1).real)
+"""
+
+
+def test_what_no_price_holds_is_named(
+    own: Path, joslim: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    (own / "uncounted.py").write_text(UNCOUNTED)
+    monkeypatch.delitem(sys.modules, "uncounted", raising=False)
+    with pytest.warns(UserWarning, match=r"too low: no count of fft_fft \(_fft_r2c\) in forward"):
+        result = joslim("profile", "uncounted:Net", "--input", "3x8x8")
+    assert result.returncode == 0
+    table = result.stdout.partition("Not in these costs, which are too low")[2]
+    assert "maps inside lstm" in table
+    assert "fft_fft" in table
+    told = json.loads(joslim("profile", "uncounted:Net", "--input", "3x8x8", "--json").stdout)
+    assert [(row["cost"], row["layer"]) for row in told["uncounted"]] == [
+        ("memory", "rnn"),
+        ("macs", "forward"),
+    ]

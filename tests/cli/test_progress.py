@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from rich.progress import Progress as RichProgress
 
 from joslim.cli import progress
-from joslim.cli.progress import watching, words
-from joslim.runs.training import Progress
+from joslim.cli.progress import Bars, Lines, watching, watching_several, words
+from joslim.comparing.run import Status
+from joslim.runs.driver import Progress
 
 STEP = Progress("train", 30, 120, loss=1.2345, others_loss=2.5, children=17, round=4)
 JUDGED = Progress("front", 3, 9, children=17)
@@ -63,3 +65,51 @@ def test_an_error_passes_through(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ZeroDivisionError), watching():
         raise ZeroDivisionError
     assert capsys.readouterr().err == ""
+
+
+# Several trainings at once: bars in a terminal, lines elsewhere
+
+
+def test_lines_of_what_changes(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines()
+    lines([Status("a", "training", 1, 9), Status("b", "waiting")])
+    lines([Status("a", "training", 2, 9), Status("b", "waiting")])
+    lines([Status("a", "finished"), Status("b", "training", 1, 9)])
+    lines([Status("a", "finished"), Status("b", "failed")])
+    printed = capsys.readouterr()
+    assert printed.err.splitlines() == [
+        "a: training (0 of 2 runs ended)",
+        "a: finished (1 of 2 runs ended)",
+        "b: training (1 of 2 runs ended)",
+        "b: failed (2 of 2 runs ended)",
+    ]
+    assert not printed.out
+
+
+def test_outside_of_a_terminal_there_are_lines() -> None:
+    with watching_several() as watch:
+        assert isinstance(watch, Lines)
+
+
+def test_bars_of_what_runs() -> None:
+    progress = RichProgress(console=Console(file=io.StringIO()))
+    bars = Bars(progress)
+    bars([Status("[red]a", "training", 3, 9), Status("b", "waiting")])
+    everything, first = progress.tasks
+    assert (everything.completed, everything.total) == (0, 2)
+    assert (first.completed, first.total, first.visible) == (3, 9, True)
+    assert first.description == "\\[red]a training", "markup in a name stays text"
+    bars([Status("[red]a", "failed"), Status("b", "training")])
+    assert everything.completed == 1
+    assert not first.visible
+    assert progress.tasks[2].total is None, "not known yet"
+
+
+def test_in_a_terminal_there_are_bars(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=True, width=80)
+    monkeypatch.setattr("joslim.cli.progress.Console", lambda **options: console)
+    with watching_several() as watch:
+        watch([Status("resnet8-macs-slim-seed0", "training", 3, 9)])
+    assert "resnet8-macs-slim-seed0 training" in file.getvalue()
+    assert "3/9" in file.getvalue()

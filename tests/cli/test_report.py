@@ -1,6 +1,7 @@
 """`joslim report`: a page or a picture, and one line for what is wrong."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -101,3 +102,11 @@ def test_pictures_need_a_front(copied: Path, refused: Callable[..., str]) -> Non
     (copied / "front.json").unlink()
     said = refused("report", str(copied), "-o", str(copied / "a.svg"))
     assert "has no front yet: it stopped at step 6 of 6; joslim resume" in said
+
+
+def test_a_name_that_is_no_text(shell: Program, tmp_path: Path, finished: Run) -> None:
+    run = tmp_path / os.fsdecode(b"caf\xe9")
+    shutil.copytree(finished.path, run)
+    result = shell("-m", "joslim", "report", str(run))
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "caf\\udce9/report.html: " in result.stdout

@@ -17,8 +17,8 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from joslim.models import resnet8
+from joslim.results.run_files import read_lines
 from joslim.runs.config import FIELDS
-from joslim.runs.folder import read_lines
 from joslim.runs.run import Run
 
 Program = Callable[..., Any]
@@ -79,7 +79,7 @@ def test_help_is_fast(command: list[str], shell: Program) -> None:
 @pytest.fixture(autouse=True)
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """They take as long as the rest of a tiny run; the shared one has been drawn."""
-    monkeypatch.setattr("joslim.runs.training.draw_run", lambda *arguments: None)
+    monkeypatch.setattr("joslim.runs.driver.draw_run", lambda *arguments: None)
 
 
 def test_a_run_for_people(joslim: Program, small: list[str], finished: Run) -> None:
@@ -370,7 +370,7 @@ def test_another_configuration_is_refused(
 
 
 def test_a_run_begun_in_python(refused: Program, tiny: dict[str, Any]) -> None:
-    from joslim.runs.training import train
+    from joslim.runs.driver import train
 
     train(resnet8(num_classes=10), out="a", **{**tiny, "steps": 1})
     assert "go on there: joslim.train(" in refused("resume", "a")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from joslim.front import Front, Point
-from joslim.widths import Dim, Knob, WidthSpace
+from joslim.space import Dim, Knob, WidthSpace
 
 LOW = 0.25
 FULL = 40e6
@@ -49,11 +49,13 @@ def make_run() -> Callable[..., Path]:
         values = {"model": "resnet8", "method": "joslim", "seed": 0, "steps": 100, "batch": 64}
         facts = {
             "joslim": "0",
+            "format": 3,
             "config": {**values, "low": low, "cost": cost, **config},
             "data": {"identity": identity, "sizes": {"train": 1000}},
         }
         (folder / "config.json").write_text(json.dumps(facts))
-        (folder / "front.json").write_text(json.dumps(front_of(errors, cost, low or LOW).to_json()))
+        front = {"step": done, **front_of(errors, cost, low or LOW).to_json()}
+        (folder / "front.json").write_text(json.dumps(front))
         lines = [{"step": step, "seconds": seconds * step / done} for step in (done // 2, done)]
         (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         return folder

@@ -16,7 +16,7 @@ import joslim
 from joslim import SlimmableNet, UserError
 from joslim.costs import device_file
 from joslim.costs.device_file import Conditions, DeviceFile, device_name, processor_name
-from joslim.costs.measuring import Setting
+from joslim.costs.timing import Setting
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +31,9 @@ def message(path: Path) -> str:
         DeviceFile.read(path)
     text = str(caught.value)
     assert "\n" not in text
-    assert text.startswith(f"device_file: {str(path)!r}: ")
-    return text.removeprefix(f"device_file: {str(path)!r}: ")
+    assert text.startswith("device_file: ")
+    assert repr(str(path)) in text
+    return text.removeprefix(f"device_file: {str(path)!r}: ").replace(repr(str(path)), "'FILE'")
 
 
 def test_there_and_back(measured: DeviceFile, tmp_path: Path, net: SlimmableNet) -> None:
@@ -127,10 +128,10 @@ def test_another_architecture(measured: DeviceFile) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "not JSON: "),
-        (b"\xff\xfe", "not JSON: "),
-        (b"{", "not JSON: "),
-        (b"[" * 100_000, "not JSON: "),
+        (b"", "device_file: 'FILE' is broken JSON: "),
+        (b"\xff\xfe", "device_file: cannot read 'FILE': it is no text: "),
+        (b"{", "device_file: 'FILE' is broken JSON: "),
+        (b"[" * 100_000, "device_file: 'FILE' is broken JSON: nested too deeply"),
         (b"3", "it is no device file; joslim latency RUN -o FILE writes one"),
         (b"{}", "it is no device file; joslim latency RUN -o FILE writes one"),
         (b'{"joslim_latency": 2}', "file.joslim_latency: 2 is not a whole number from 1 to 1"),
@@ -144,16 +145,17 @@ def test_what_is_no_device_file(content: bytes, words: str, tmp_path: Path) -> N
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    words = "cannot be read: No such file or directory; joslim latency writes one"
-    assert message(tmp_path / "device.json") == words
-    assert message(tmp_path).startswith("cannot be read: it is no file")
+    why = "No such file or directory; joslim latency writes one"
+    assert message(tmp_path / "device.json") == f"device_file: cannot read 'FILE': {why}"
+    assert message(tmp_path).startswith("device_file: cannot read 'FILE': it is not a file")
 
 
 def test_a_file_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_file, "MOST_BYTES", 10)
+    monkeypatch.setattr(device_file, "JSON_LIMIT", 10)
     path = tmp_path / "device.json"
     path.write_text(" " * 11)
-    assert message(path) == "larger than 10 bytes"
+    words = "device_file: 'FILE' is larger than 10 bytes; joslim latency writes one"
+    assert message(path) == words
 
 
 REFUSED = [
@@ -240,5 +242,5 @@ def test_anything_anywhere_is_one_line_or_a_file(
 
 def test_a_pipe_is_no_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.json")
-    with pytest.raises(UserError, match="cannot be read: it is no file; joslim latency"):
+    with pytest.raises(UserError, match=r"cannot read .*: it is not a file; joslim latency"):
         DeviceFile.read(tmp_path / "pipe.json")

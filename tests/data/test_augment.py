@@ -11,14 +11,106 @@ from joslim.data.augment import (
     LUMA,
     PCA_AXES,
     PCA_SPREAD,
-    light_of,
+    box_muller,
     luma,
     mean_grey,
-    normalised,
-    normals,
+    normalise,
+    pca_lighting,
+    permutation,
+    random_bits,
+    random_shifts,
     shift_and_flip,
-    shifts,
+    splitmix64,
+    steps,
+    uniforms,
 )
+
+MASK = (1 << 64) - 1
+
+
+def one_by_one(state: int) -> int:
+    """One number at a time, in Python's unbounded integers."""
+    z = (state + 0x9E3779B97F4A7C15) & MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
+    return z ^ (z >> 31)
+
+
+@given(st.lists(st.integers(0, MASK), min_size=1))
+def test_splitmix64(words: list[int]) -> None:
+    assert splitmix64(np.array(words, dtype=np.uint64)).tolist() == [one_by_one(w) for w in words]
+
+
+def test_published_values_of_splitmix64() -> None:
+    """The first outputs for the seed 1234567, in the tests of many implementations."""
+    states = [1234567 + i * 0x9E3779B97F4A7C15 & MASK for i in range(3)]
+    expected = [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    assert splitmix64(np.array(states, dtype=np.uint64)).tolist() == expected
+
+
+def test_values_stay_what_they_are() -> None:
+    """A resume, maybe under another release, must see the same images."""
+    drawn = uniforms(0, "augment", np.array([0, 3]), np.array([5, 7]), 2)
+    assert drawn.round(6).tolist() == [[0.076351, 0.450773], [0.708095, 0.537964]]
+    assert permutation(1, 2, 8).tolist() == [5, 4, 7, 3, 6, 0, 2, 1]
+
+
+def test_uniforms_are_uniform_and_independent() -> None:
+    epochs, indices = np.repeat(np.arange(20), 500), np.tile(np.arange(500), 20)
+    drawn = uniforms(0, "test", epochs, indices, 4)
+    assert drawn.shape == (10_000, 4)
+    assert 0 <= drawn.min() < drawn.max() < 1
+    for column in drawn.T:
+        counts = np.histogram(column, bins=10, range=(0, 1))[0]
+        assert ((counts - 1000) ** 2 / 1000).sum() < 30  # chi-squared, 9 degrees of freedom
+    assert np.abs(np.corrcoef(drawn.T) - np.eye(4)).max() < 0.04
+    neighbours = np.corrcoef(drawn[:-1, 0], drawn[1:, 0])[0, 1]
+    assert abs(neighbours) < 0.04
+
+
+def test_every_key_matters() -> None:
+    keys = [(0, "a", 1, 2), (1, "a", 1, 2), (0, "b", 1, 2), (0, "a", 2, 2), (0, "a", 2, 1)]
+    values = [int(random_bits(seed, purpose, *rest)[0]) for seed, purpose, *rest in keys]
+    assert len({*values}) == len(keys)
+
+
+@pytest.mark.parametrize("seed", [-1, 0, 2**63, 2**64 + 5, np.int64(3), np.uint8(3)])
+def test_any_whole_number_is_a_seed(seed: int) -> None:
+    assert sorted(permutation(seed, 0, 10)) == list(range(10))
+
+
+@given(st.integers(0, 100), st.integers(0, 50), st.integers(1, 300))
+def test_permutations(seed: int, epoch: int, count: int) -> None:
+    order = permutation(seed, epoch, count)
+    assert sorted(order) == list(range(count))
+    assert not order.flags.writeable, "it is cached"
+
+
+@given(st.integers(1, 40), st.data())
+def test_every_image_once_an_epoch(count: int, data: st.DataObject) -> None:
+    batch = data.draw(st.integers(1, count))
+    drawn = list(itertools.islice(steps(0, count, batch), 3 * count // batch + 1))
+    epochs = np.concatenate([step.epochs for step in drawn])
+    indices = np.concatenate([step.indices for step in drawn])
+    assert all(len(step.indices) == batch for step in drawn)
+    assert (epochs == np.arange(len(epochs)) // count).all()
+    for epoch in range(3):
+        assert sorted(indices[epochs == epoch]) == list(range(count))
+
+
+@given(st.integers(1, 40), st.integers(1, 5), st.integers(0, 30), st.data())
+def test_shares_make_the_batch(count: int, world: int, start: int, data: st.DataObject) -> None:
+    batch = data.draw(st.integers(1, count))
+    whole = next(steps(4, count, batch, start))
+    if batch >= world:
+        shares = [next(steps(4, count, batch, start, rank, world)) for rank in range(world)]
+        assert (
+            np.concatenate([share.indices for share in shares]).tolist() == whole.indices.tolist()
+        )
+        assert np.concatenate([share.epochs for share in shares]).tolist() == whole.epochs.tolist()
+
+
+# Shifts
 
 
 def random_bytes(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -70,10 +162,10 @@ def test_floats_and_nothing_at_all() -> None:
 @given(st.integers(0, 9))
 def test_shifts_are_equally_likely(most: int) -> None:
     grid = (np.arange(1000 * (2 * most + 1)) + 0.5) / (1000 * (2 * most + 1))
-    values, counts = np.unique(shifts(grid, most), return_counts=True)
+    values, counts = np.unique(random_shifts(grid, most), return_counts=True)
     assert values.tolist() == list(range(-most, most + 1))
     assert (counts == 1000).all()
-    assert shifts(np.array([0.0, np.nextafter(1, 0)]), most).tolist() == [-most, most]
+    assert random_shifts(np.array([0.0, np.nextafter(1, 0)]), most).tolist() == [-most, most]
 
 
 # Colour
@@ -132,15 +224,15 @@ def test_one_formula_for_any_order(order: list[str], seed: int) -> None:
         mean = grey.mean((1, 2, 3), keepdim=True)
         target = {"brightness": 0 * grey, "contrast": mean, "saturation": grey}[name]
         x = target + (x - target) * factors[name]
-    light = light_of(uniforms[:, 4:8], 0.1, images)
+    light = pca_lighting(uniforms[:, 4:8], 0.1, images)
     torch.testing.assert_close(flip_and_colour(images, uniforms), x + light)
 
 
-def test_it_is_normalised() -> None:
+def test_it_is_normalise() -> None:
     images = random_bytes(4, 3, 6, 6)
     uniforms = np.random.default_rng(0).random((4, 8))
     mean, std = (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)
-    expected = normalised(flip_and_colour(images, uniforms), mean, std)
+    expected = normalise(flip_and_colour(images, uniforms), mean, std)
     torch.testing.assert_close(augment.flip_and_colour(images, uniforms, mean, std), expected)
 
 
@@ -164,16 +256,16 @@ def test_colour_does_not_depend_on_the_batch(channels: int) -> None:
 
 def test_the_light_has_the_spread_of_the_colours() -> None:
     uniforms = np.random.default_rng(0).random((20_000, 4))
-    light = light_of(uniforms, 0.1, torch.zeros(1, 3, 1, 1)).flatten(1).double()
+    light = pca_lighting(uniforms, 0.1, torch.zeros(1, 3, 1, 1)).flatten(1).double()
     axes = torch.tensor(PCA_AXES).double()
     expected = axes @ torch.diag(torch.tensor(PCA_SPREAD).double() * 0.1).square() @ axes.T
     torch.testing.assert_close(torch.cov(light.T), expected, rtol=0.05, atol=1e-6)
 
 
-def test_normals() -> None:
+def test_box_muller() -> None:
     uniforms = np.random.default_rng(0).random((20_000, 4))
-    values = normals(uniforms)
-    assert np.isfinite(normals(np.array([[0.0, 0.0], [np.nextafter(1, 0)] * 2]))).all()
+    values = box_muller(uniforms)
+    assert np.isfinite(box_muller(np.array([[0.0, 0.0], [np.nextafter(1, 0)] * 2]))).all()
     assert np.abs(values.mean(0)).max() < 0.03
     assert np.abs(np.cov(values.T) - np.eye(4)).max() < 0.03
     assert abs((np.abs(values) < 1.96).mean() - 0.95) < 0.005
@@ -185,12 +277,12 @@ def test_mean_grey() -> None:
     torch.testing.assert_close(mean_grey(images), expected)
 
 
-def test_normalised() -> None:
+def test_normalise() -> None:
     images = random_bytes(3, 3, 4, 4)
     mean, std = (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)
     columns = [torch.tensor(values)[:, None, None] for values in (mean, std)]
     expected = (images / 255 - columns[0]) / columns[1]
-    torch.testing.assert_close(normalised(images, mean, std), expected)
+    torch.testing.assert_close(normalise(images, mean, std), expected)
     floats = images / 255
-    torch.testing.assert_close(normalised(floats, mean, std), expected)
+    torch.testing.assert_close(normalise(floats, mean, std), expected)
     assert torch.equal(floats, images / 255), "stored images are left alone"

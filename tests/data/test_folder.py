@@ -1,7 +1,9 @@
 import itertools
+import math
 import multiprocessing
 import os
 import shutil
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,13 +11,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from joslim.data import load_data
-from joslim.data.augment import FLIP_AND_COLOUR_UNIFORMS
-from joslim.data.decoding import as_bytes, centre_box
-from joslim.data.folder import Files, FolderData
-from joslim.data.randomness import uniforms
+from joslim.data.augment import FLIP_AND_COLOUR_UNIFORMS, uniforms
+from joslim.data.folder import (
+    CROP_UNIFORMS,
+    BrokenImage,
+    FolderData,
+    ImageFiles,
+    as_bytes,
+    centre_box,
+    convert_mode,
+    middle_box,
+    random_box,
+    read_box,
+)
 from joslim.errors import RunFailed, UserError
 
 
@@ -58,6 +71,39 @@ def test_a_folder_may_move_but_not_change(folder: Path) -> None:
     image = next((moved / "train" / "cat").iterdir())
     image.rename(image.with_name(f"other{image.suffix}"))
     assert loaded(moved, val=6).identity != before
+
+
+@pytest.mark.parametrize("place", ["first", "last"])
+def test_an_image_may_not_be_replaced(folder: Path, place: str) -> None:
+    """Even by one of the same size."""
+    before = loaded(folder).identity
+    images = sorted((folder / "train" / "dog").iterdir())
+    image = images[0 if place == "first" else -1]
+    content = bytearray(image.read_bytes())
+    content[-1] ^= 1
+    image.write_bytes(content)
+    assert loaded(folder).identity != before
+
+
+def test_of_many_images_some_are_looked_at_and_the_sizes_of_all(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("joslim.data.folder.FINGERPRINT_FILES", 2)
+    read: list[str] = []
+    monkeypatch.setattr("joslim.data.folder._first_bytes", lambda path: read.append(path) or b"")
+    before = loaded(folder).identity
+    assert len(read) == 4, "two to train with, two to validate"
+    image = sorted((folder / "train" / "dog").iterdir())[3]
+    assert str(image) not in read
+    image.write_bytes(image.read_bytes() + b"more")
+    assert loaded(folder).identity != before
+
+
+def test_the_test_images_are_not_looked_at(folder: Path) -> None:
+    before = loaded(folder).identity
+    for image in (folder / "val").rglob("*.*"):
+        image.write_bytes(b"changed")
+    assert loaded(folder).identity == before
 
 
 def test_plain_images_are_those_of_pil(folder: Path) -> None:
@@ -143,9 +189,7 @@ def test_too_many_broken_images_are_an_error(folder: Path, workers: int) -> None
     data = loaded(folder, workers=workers)
     broken = [path for name in ("cat", "dog") for path in images_of(data, "train", name)[:2]]
     ruin(*broken)
-    words = (
-        r"^data: cannot read the image .*; 4 of 54 images do not decode, 3 are put up with; remove"
-    )
+    words = r"^data: cannot read the image .*; 4 of 54 images do not decode, at most 3 may; remove"
     with pytest.raises(UserError, match=words) as caught:
         list(itertools.islice(data.batches(seed=0, batch=54), 2))
     assert "\n" not in str(caught.value)
@@ -154,7 +198,7 @@ def test_too_many_broken_images_are_an_error(folder: Path, workers: int) -> None
 
 def test_the_limit_grows_with_the_data() -> None:
     def most(count: int) -> int:
-        return Files("", np.array([b"a"] * count), np.zeros(count, dtype=np.int64)).most_broken
+        return ImageFiles("", np.array([b"a"] * count), np.zeros(count, dtype=np.int64)).max_broken
 
     assert [most(count) for count in (1, 300, 1000, 22_500)] == [3, 3, 10, 225]
 
@@ -257,6 +301,13 @@ def test_a_class_without_images(folder: Path) -> None:
     refused(folder, r"^data: .*val/dog has no images; allowed: .jpg .jpeg .png .webp .bmp")
 
 
+@pytest.mark.parametrize("name", [b"caf\xe9", b"line\nbreak", b"\x1b[31mred"])
+def test_a_class_whose_name_cannot_be_printed(name: bytes, folder: Path) -> None:
+    for split in ("train", "val"):
+        image(folder / split / os.fsdecode(name) / "a.png")
+    refused(folder, r"^data: the class '.*' in .*train has no printable name; rename it$")
+
+
 def test_one_class_or_none(tmp_path: Path) -> None:
     image(tmp_path / "train" / "a.jpg")
     refused(tmp_path, r"^data: .*train has no folder of a class; at least two are needed")
@@ -284,3 +335,186 @@ def test_a_real_folder() -> None:
     x = torch.cat([x for x, _ in data.sweep("train", 100, limit=500)])
     assert x.mean((0, 2, 3)).abs().max() < 0.3
     assert next(data.batches(0, 32))[0].shape == (32, 3, 64, 64)
+
+
+# Decoding
+
+
+def picture(width: int = 40, height: int = 30) -> Image.Image:
+    """Smooth, so that files that lose something lose little."""
+    rng = np.random.default_rng(0)
+    coarse = Image.fromarray(rng.integers(0, 256, (4, 4, 3), dtype=np.uint8))
+    return coarse.resize((width, height), Image.Resampling.BICUBIC)
+
+
+def whole(width: int, height: int) -> tuple[float, float, float, float]:
+    return (0, 0, width, height)
+
+
+def difference(a: np.ndarray, b: np.ndarray) -> float:
+    return float(np.abs(a.astype(float) - b.astype(float)).mean())
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(
+    ("mode", "suffix"),
+    [
+        ("RGB", "jpg"),
+        ("CMYK", "jpg"),
+        ("L", "jpg"),
+        ("RGB", "png"),
+        ("RGBA", "png"),
+        ("LA", "png"),
+        ("L", "png"),
+        ("P", "png"),
+        ("1", "png"),
+        ("I;16", "png"),
+        ("RGB", "webp"),
+        ("RGBA", "webp"),
+        ("RGB", "bmp"),
+        ("P", "bmp"),
+    ],
+)
+def test_files_of_all_kinds(tmp_path: Path, mode: str, suffix: str, channels: int) -> None:
+    original = picture()
+    if mode == "I;16":
+        stored = Image.fromarray(np.asarray(original.convert("L")).astype(np.uint16) * 257)
+    else:
+        stored = original.convert(mode)
+    if mode == "RGBA":
+        stored.putalpha(200)
+    path = tmp_path / f"image.{suffix}"
+    stored.save(path, **({"lossless": True} if suffix == "webp" else {}))
+    with Image.open(path) as image:
+        assert image.mode in {"I;16": ("I;16", "I")}.get(mode, (mode,))
+    pixels = read_box(path, whole, 30, channels)
+    assert pixels.shape == (channels, 30, 30)
+    assert pixels.dtype == np.uint8
+    if mode == "1":
+        original = stored  # Dots of black and white.
+    is_grey = mode in ("L", "LA", "1", "I;16")
+    expected = original.convert("L" if is_grey else "RGB").convert("RGB" if channels == 3 else "L")
+    expected = expected.resize((30, 30), Image.Resampling.BILINEAR, whole(40, 30))
+    loss = {"P": 20}.get(mode, 4)
+    assert difference(pixels, as_bytes(expected)) < loss
+
+
+def test_a_palette_with_transparency(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    indexed = picture().convert("P", palette=Image.Palette.ADAPTIVE)
+    indexed.save(path, transparency=bytes(range(0, 250)))
+    assert difference(read_box(path, whole, 30, 3), read_box(path, whole, 30, 3)) == 0
+    with Image.open(path) as image:
+        assert "transparency" in image.info
+        assert convert_mode(image, 3).mode == "RGB"
+
+
+@pytest.mark.parametrize("factor", [2, 3.3, 4, 9])
+def test_shrinking_while_decoding_shows_the_same_picture(tmp_path: Path, factor: float) -> None:
+    path = tmp_path / "large.jpg"
+    picture(round(64 * factor) + 3, round(48 * factor) + 1).save(path, quality=95)
+
+    def part(width: int, height: int) -> tuple[float, float, float, float]:
+        return (width * 0.1, height * 0.2, width * 0.9, height * 0.9)
+
+    with Image.open(path) as image:
+        box = part(*image.size)
+        expected = image.resize((32, 32), Image.Resampling.BILINEAR, box)
+        shrunk = read_box(path, part, 32, 3)
+    assert difference(shrunk, as_bytes(expected)) < 2
+
+
+@pytest.mark.parametrize(("width", "height"), [(500, 375), (64, 64), (100, 333)])
+def test_the_centre_is_that_of_evaluation(width: int, height: int, tmp_path: Path) -> None:
+    """Short side to 256 * size / 224, then size x size from the middle."""
+    path = tmp_path / "a.png"
+    image = picture(width, height)
+    image.save(path)
+    size = 56
+    short = 64 / min(width, height)
+    resized = image.resize((round(width * short), round(height * short)), Image.Resampling.BILINEAR)
+    left, upper = (resized.width - size) / 2, (resized.height - size) / 2
+    cropped = resized.crop((round(left), round(upper), round(left) + size, round(upper) + size))
+    assert (
+        difference(read_box(path, centre_box, size, 3), as_bytes(cropped)) < 3
+    )  # Rounding is half a pixel.
+
+
+SIDES = st.integers(1, 600)
+
+
+@given(SIDES, SIDES, st.integers(0, 10_000), st.sampled_from([0.08, 0.25, 1.0]))
+def test_random_boxes(width: int, height: int, seed: int, scale: float) -> None:
+    uniforms = np.random.default_rng(seed).random(CROP_UNIFORMS)
+    left, upper, right, lower = random_box(width, height, uniforms, scale)
+    assert 0 <= left < right <= width
+    assert 0 <= upper < lower <= height
+    if min(width, height) > 50 and 3 / 4 <= width / height <= 4 / 3:
+        area = (right - left) * (lower - upper) / (width * height)
+        ratio = (right - left) / (lower - upper)
+        assert scale * 0.95 < area <= 1.0
+        assert 0.72 < ratio < 1.39
+
+
+def test_boxes_of_a_square_fill_the_range() -> None:
+    rng = np.random.default_rng(0)
+    boxes = np.array([random_box(200, 200, rng.random(CROP_UNIFORMS), 0.25) for _ in range(3000)])
+    left, upper, right, lower = boxes.T
+    areas = (right - left) * (lower - upper) / 200**2
+    assert 0.24 < areas.min() < 0.26
+    assert areas.max() > 0.98
+    assert abs(np.log((right - left) / (lower - upper)).mean()) < 0.02
+    assert abs((left + right).mean() / 2 - 100) < 2
+    assert abs((upper + lower).mean() / 2 - 100) < 2
+
+
+@given(SIDES, SIDES)
+def test_the_middle(width: int, height: int) -> None:
+    left, upper, right, lower = middle_box(width, height)
+    ratio = (right - left) / (lower - upper)
+    assert min(3 / 4, ratio) == pytest.approx(3 / 4)
+    assert max(4 / 3, ratio) == pytest.approx(4 / 3)
+    assert math.isclose(left + right, width)
+    assert math.isclose(upper + lower, height)
+    assert right - left == width or lower - upper == height
+
+
+def test_narrow_images_give_their_middle() -> None:
+    uniforms = np.random.default_rng(0).random(CROP_UNIFORMS)
+    assert random_box(1000, 10, uniforms, 0.25) == middle_box(1000, 10)
+
+
+@pytest.mark.parametrize("damage", ["empty", "text", "cut", "missing"])
+@pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "bmp"])
+def test_images_that_cannot_be_read(tmp_path: Path, suffix: str, damage: str) -> None:
+    path = tmp_path / f"broken.{suffix}"
+    picture().save(path)
+    content = path.read_bytes()
+    if damage == "missing":
+        path.unlink()
+    else:
+        damaged = {"empty": b"", "text": b"text", "cut": content[: len(content) // 2]}
+        path.write_bytes(damaged[damage])
+    with pytest.raises(
+        UserError, match=rf"^data: cannot read the image .*broken.{suffix}: \w+"
+    ) as e:
+        read_box(path, whole, 8, 3)
+    assert "\n" not in str(e.value)
+    # What is not there may come back; what is there and broken stays so.
+    assert isinstance(e.value, BrokenImage) == (damage != "missing")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "device", "folder"])
+def test_what_is_no_regular_file_is_broken(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "image.jpg"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as end:
+            end.bind(str(path))
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.mkdir()
+    with pytest.raises(BrokenImage, match=r"image.jpg: ValueError: not a regular file"):
+        read_box(path, whole, 8, 3)

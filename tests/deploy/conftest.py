@@ -11,9 +11,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 import joslim
-from joslim.deploy.checking import Check, compared, scores_in_place
-from joslim.deploy.facts import facts_of
-from joslim.deploy.formats import FORMATS, Child
+from joslim.deploy.exporting import Check, compared, metadata, scores_in_place
+from joslim.formats import FORMATS, Child
 from joslim.front import Front, Point
 from joslim.models.cifar_resnet import resnet8
 from joslim.models.resnet import Bottleneck, ResNet
@@ -72,7 +71,7 @@ def families(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, 
         samples = torch.randn(5, 3, 16, 16)
         scores = scores_in_place(run, widths, samples)
         np.savez(place / "expected.npz", images=samples.numpy(), scores=scores.numpy())
-        child = Child(run.net.child(widths).eval(), facts_of(run, widths))
+        child = Child(run.net.child(widths).eval(), metadata(run, widths))
         checks = []
         for chosen in FORMATS.values():
             file = place / f"child{chosen.suffix}"
@@ -101,4 +100,4 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> None:
             nn.init.constant_(parameter, 0.1)
         return real(module, facts)
 
-    monkeypatch.setattr("joslim.deploy.children.Child", spoiled)
+    monkeypatch.setattr("joslim.deploy.exporting.Child", spoiled)

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from joslim.deploy.checking import Check
-from joslim.deploy.formats import FORMATS, Child, format_of, run_folder, write_folder, write_pt2
-from joslim.errors import RunFailed, UserError
+from joslim.deploy.exporting import Check
+from joslim.errors import RunFailed
+from joslim.formats import FORMATS, Child, run_folder, write_folder, write_pt2
 
 HOUSE = Path(__file__).parents[2]
 Families = dict[str, tuple[Path, list[Check]]]
@@ -131,25 +131,3 @@ def test_a_network_that_torch_cannot_export(model: nn.Module, tmp_path: Path) ->
     with pytest.raises(RunFailed, match=r"^export: torch cannot export this network: ") as caught:
         write_pt2(Child(model, {"shape": [3, 4, 4]}), tmp_path / "child.pt2")
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("path", "kind"),
-    [
-        ("a.onnx", "onnx"),
-        ("x/a.ONNX", "onnx"),
-        ("a.pt2", "pt2"),
-        ("a", "folder"),
-        ("a.onnx/", "folder"),
-        ("v0.5/", "folder"),
-        (Path("x.y/a"), "folder"),
-    ],
-)
-def test_the_suffix_says_the_format(path: str | Path, kind: str) -> None:
-    assert format_of(path) is FORMATS[kind]
-
-
-@pytest.mark.parametrize("path", ["a.tflite", "a.pt", "a.onnx.gz"])
-def test_unknown_suffixes(path: str) -> None:
-    with pytest.raises(UserError, match=r"unknown suffix; type one of \.onnx and \.pt2"):
-        format_of(path)

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 
 import joslim
-from joslim.deploy.children import export
+from joslim.deploy.exporting import export
 from joslim.errors import UserError
 from joslim.runs.run import Run
 
@@ -71,7 +72,7 @@ def test_a_model_of_ones_own_is_given_again(tiny_run: Run, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("facts", "message"),
     [
-        ({"format": 2}, "is of a newer joslim"),
+        ({"format": 2}, "has format 2, this joslim reads 1; export it again"),
         ({"format": "1"}, "config.json.format: '1' is not a whole number"),
         ({"model": "antigravity:open"}, "is not imported because a file says so"),
         ({"model": ["resnet8"]}, "config.json.model: ['resnet8'] is not a name"),
@@ -93,6 +94,15 @@ def test_whatever_the_file_says(
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert "antigravity" not in sys.modules
+
+
+def test_a_large_input_costs_no_time(folder: Path, tmp_path: Path) -> None:
+    started = time.process_time()
+    child = joslim.load_child(changed(folder, tmp_path, shape=[3, 4700, 4700]))
+    assert time.process_time() - started < 10, "it was 25 seconds"
+    known = joslim.load_child(folder)
+    for name, tensor in child.state_dict().items():
+        assert torch.equal(tensor, known.state_dict()[name])
 
 
 def test_files_that_are_missing_or_broken(folder: Path, tmp_path: Path) -> None:

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 import joslim
-from joslim.comparing.entries import Entry
+from joslim.comparing import Entry
 from joslim.comparing.plan import asked_plan
-from joslim.methods import PRESETS
 from joslim.runs.config import SEARCH_OPTIONS
-from joslim.runs.job import RESOLVED
 from joslim.runs.run import Run
 from joslim.search import searcher
+from joslim.training.methods import PRESETS
+from joslim.training.settings import Sandwich
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 sys.path.insert(0, str(EXPERIMENTS))
@@ -85,7 +85,12 @@ def test_every_row_is_a_comparison(name: str) -> None:
 def test_drawn_rows_are_those_of_the_default() -> None:
     """Their settings are spelled out, for they are what was run, whatever the default becomes."""
     default, row = PRESETS["default"], study.ROWS["joslim-drawn"]
-    assert row.items() >= {name: getattr(default, name) for name in RESOLVED[1:]}.items()
+    assert (
+        row.items()
+        >= {
+            name: getattr(Sandwich(), name) for name in ("draw", "full_weight", "full_first")
+        }.items()
+    )
     assert row["rescore"] == default.rescore(row["every"])
     assert row["log_share"] == default.searchers["joslim"][1]["log_share"]
 

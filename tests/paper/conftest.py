@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from joslim.front import Front, Point
+from joslim.results.record import Record, read_record
 from joslim.runs.config import config_of
-from joslim.runs.run import Run, load
-from joslim.widths import Dim, Knob, WidthSpace
+from joslim.space import Dim, Knob, WidthSpace
 
-Made = Callable[..., Run]
+Made = Callable[..., Record]
 # Four knobs of twenty channels each.
 SPACE = WidthSpace(
     tuple(Dim(f"layer{i}", 20) for i in range(4)),
@@ -41,7 +41,7 @@ def made(tmp_path: Path) -> Made:
     Other keywords: visits (costs of the history), seconds, classes, done (the last step), front.
     """
 
-    def make(name: str | None = None, **given: Any) -> Run:
+    def make(name: str | None = None, **given: Any) -> Record:
         own = {"shift": 0.0, "tilt": 0.0, "visits": (), "seconds": 10.0, "classes": 100}
         own |= {"done": 10**9, "identity": None, "front": None}
         facts = {key: given.pop(key, default) for key, default in own.items()}
@@ -58,16 +58,23 @@ def made(tmp_path: Path) -> Made:
             "shape": [3, 32, 32],
             "sizes": {"train": 100, "val": 0, "test": 10},
         }
-        content = {"joslim": "0", "config": config.to_json(), "cost": config.cost, "data": data}
+        content = {
+            "joslim": "0",
+            "format": 3,
+            "config": config.to_json(),
+            "cost": config.cost,
+            "data": data,
+        }
         (folder / "config.json").write_text(json.dumps(content))
-        (folder / "front.json").write_text(json.dumps(front.to_json()))
-        step = {"step": facts["done"], "seconds": facts["seconds"]}
-        (folder / "metrics.jsonl").write_text(json.dumps(step) + "\n")
+        step = min(facts["done"], config.steps)
+        (folder / "front.json").write_text(json.dumps({"step": step, **front.to_json()}))
+        line = {"step": facts["done"], "seconds": facts["seconds"]}
+        (folder / "metrics.jsonl").write_text(json.dumps(line) + "\n")
         lines = [{"cost": config.cost, "space": SPACE.to_json()}] + [
             {"id": at, "step": 0, "widths": [20, 20, 20, 4 + at], "cost": cost}
             for at, cost in enumerate(facts["visits"])
         ]
         (folder / "history.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
-        return load(folder)
+        return read_record(folder)
 
     return make

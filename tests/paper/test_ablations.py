@@ -9,9 +9,9 @@ from joslim.errors import UserError
 from joslim.front import Front
 from joslim.paper.ablations import draw_bisection, draw_every, every_of, search_of
 from joslim.paper.panels import panels_of
-from joslim.runs.run import Run
+from joslim.results.record import Record
 
-Made = Callable[..., Run]
+Made = Callable[..., Record]
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import pytest
 
 from joslim.comparing.plan import LISTS
 from joslim.errors import UserError
-from joslim.methods import METHODS
 from joslim.paper.figures import FIGURES, KS, ablation_of_k, find_figure
 from joslim.runs.config import FIELDS, config_of
 from joslim.runs.recipes import PAPER, RECIPES
+from joslim.training.methods import METHODS
 
 
 @pytest.mark.parametrize("name", FIGURES)

@@ -9,18 +9,19 @@ import pytest
 import joslim.paper.latency as module
 from joslim.costs.device_file import DeviceFile
 from joslim.costs.latency import measure_device, with_both_ends
-from joslim.costs.measuring import Setting
+from joslim.costs.timing import Setting
 from joslim.errors import UserError
 from joslim.paper.latency import Clock, draw_latency
 from joslim.paper.panels import Panel, panels_of
+from joslim.results.record import Record, read_record
 from joslim.runs.run import Run, load
 
-Made = Callable[..., Run]
+Made = Callable[..., Record]
 
 
 @pytest.fixture(scope="module")
 def panels(finished: Run) -> list[Panel]:
-    return panels_of([load(finished.path)])
+    return panels_of([read_record(finished.path)])
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,7 @@ def test_a_file_of_another_device_prices_all_children(
     from joslim.costs import cost
 
     _, numbers = draw_latency(panels, Clock(device_file=str(device_file)))
-    price = cost("latency", panels[0].first.net, device_file=device_file)
+    price = cost("latency", load(panels[0].first.path).net, device_file=device_file)
     prices = [float(price(point.widths)) for point in panels[0].front]
     budgets = numbers["panels"][0]["budgets"]
     assert (budgets[0], budgets[-1]) == (min(prices), max(prices))

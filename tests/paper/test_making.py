@@ -10,13 +10,23 @@ import pytest
 import joslim.paper.making as making
 from joslim.comparing import Comparison, Entry
 from joslim.errors import RunFailed, Stopped, UserError
-from joslim.paper.drawing import Wishes
-from joslim.paper.figures import FIGURES
+from joslim.paper.figures import FIGURES, KS
 from joslim.paper.latency import Clock
-from joslim.paper.making import draw_runs, make_figure
-from joslim.runs.run import Run
+from joslim.paper.making import (
+    DRAWINGS,
+    DrawingOptions,
+    Training,
+    draw_runs,
+    figure_with,
+    make_figure,
+    planned,
+)
+from joslim.paper.panels import panels_of
+from joslim.results.plots import save
+from joslim.results.record import Record, read_record
+from joslim.runs.recipes import RECIPES
 
-Made = Callable[..., Run]
+Made = Callable[..., Record]
 TOY: dict[str, Any] = {
     "model": "resnet8",
     "data": "digits",
@@ -27,6 +37,9 @@ TOY: dict[str, Any] = {
     "front_images": 32,
     "threads": 1,
 }
+
+
+SMALL: dict[str, Any] = {"model": "resnet8", "data": "digits", "recipe": "digits", "steps": 2}
 
 
 @pytest.mark.parametrize(
@@ -69,9 +82,8 @@ def train_here(
     **config: Any,
 ) -> Comparison:
     """What `compare` does, without its processes: they take seconds to start."""
-    from joslim.comparing.entries import entry_of_run
     from joslim.runs.config import SEARCHING
-    from joslim.runs.training import train
+    from joslim.runs.driver import train
 
     entries = []
     for method in methods:
@@ -82,7 +94,7 @@ def train_here(
             if method not in SEARCHING:
                 own.pop("searcher", None)
             train(model, cost=cost, method=method, seed=seed, out=path, resume=True, **own)
-            entries.append(entry_of_run(path))
+            entries.append(Entry.of(read_record(path)))
     return Comparison(entries)
 
 
@@ -96,12 +108,12 @@ def toys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_at_toy_scale(name: str, toys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(making, "compare", train_here)
     # A picture of each run takes as long as the run.
-    monkeypatch.setattr("joslim.runs.training.draw_run", lambda *_: None)
+    monkeypatch.setattr("joslim.runs.driver.draw_run", lambda *_: None)
     ks = [1, 2] if name == "k" else None
     # One round of the paper's searches: they take seconds.
     short: dict[str, Any] = {"every": 2, "bisections": 1} if name == "bisection" else {}
-    wishes = Wishes(clock=Clock(device="cpu", batch=2, threads=1))
-    record = make_figure(name, toys, seeds=[0], ks=ks, wishes=wishes, **TOY, **short)
+    options = DrawingOptions(clock=Clock(device="cpu", batch=2, threads=1))
+    record = make_figure(name, toys, seeds=[0], ks=ks, options=options, **TOY, **short)
     assert (record["figure"], record["of_the_paper"]) == (name, FIGURES[name].place)
     assert [Path(file).name for file in record["files"]] == [
         f"{name}.png",
@@ -161,7 +173,10 @@ def test_a_comparison_stands_for_its_runs(made: Made, tmp_path: Path) -> None:
 
 
 def test_a_run_that_is_still_training(made: Made, tmp_path: Path) -> None:
-    run = made("a", done=3)
+    run = made("a")
+    front = json.loads((run.path / "front.json").read_text())
+    (run.path / "front.json").write_text(json.dumps({**front, "step": 3}))
+    (run.path / "metrics.jsonl").write_text('{"step": 3}\n')
     with pytest.raises(UserError, match=r"a' .* step 3 of 8"):
         draw_runs("cifar", [run.path], tmp_path / "x.png")
     (run.path / "front.json").unlink()
@@ -180,3 +195,119 @@ def test_an_empty_front(made: Made, tmp_path: Path) -> None:
 def test_pictures_that_cannot_be_written(path: str, made: Made, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="picture: "):
         draw_runs("cifar", [made("a").path], tmp_path / path)
+
+
+# Every figure has its drawing
+
+
+def test_every_figure_has_one() -> None:
+    assert list(DRAWINGS) == list(FIGURES)
+
+
+@pytest.mark.parametrize("name", [name for name in DRAWINGS if name != "latency"])
+def test_at_full_scale(name: str, made: Made, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Runs as the paper's trainings would leave them, but for the numbers in them."""
+    figure, drawing = FIGURES[name], DRAWINGS[name]
+    runs = [
+        made(
+            **{key: RECIPES[trials.recipe][key] for key in ("model", "data")},
+            method=method,
+            cost=trials.cost,
+            seed=seed,
+            preset="paper",
+            **trials.change,
+            visits=[30e6, 60e6],
+            classes=1000 if "imagenet" in trials.recipe else 10,
+        )
+        for trials in figure.trials
+        for method in trials.methods
+        for seed in figure.seeds
+    ]
+    panels = panels_of(runs, drawing.label, figure.costs)
+    picture, numbers = drawing.draw(panels, DrawingOptions())
+    assert json.loads(json.dumps(numbers, allow_nan=False))["panels"]
+    assert len(panels) == len({(t.recipe, t.cost) for t in figure.trials})
+    file = tmp_path_factory.mktemp("pictures") / f"{name}.svg"
+    save(picture, file)
+    for panel in panels:
+        assert panel.title in file.read_text()
+
+
+# What a figure trains: as the paper has it, with what is given, and nothing twice
+
+
+def plan_of(name: str, only: Sequence[str] | None = None, **settings: Any) -> list[Training]:
+    ks = [1, 2] if name == "k" and settings else None
+    return planned(figure_with(name, ks, settings), settings, only)
+
+
+@pytest.fixture
+def imagenet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A current folder with something that looks like it."""
+    (tmp_path / "imagenet").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_figure_2_is_planned_as_the_paper_has_it() -> None:
+    plan = plan_of("cifar")
+    assert [training.folder for training in plan][::4] == [
+        "cifar10-resnet20",
+        "cifar100-resnet20",
+        "cifar100-resnet20_2x",
+    ]
+    assert len(plan) == 12
+    for training in plan:
+        assert training.methods == ("slim", "bignas", "joslim")
+        chosen = {
+            key: training.settings[key] for key in ("preset", "every", "epochs", "val", "low")
+        }
+        assert chosen == {"preset": "paper", "every": 313, "epochs": 400, "val": 0, "low": 0.316}
+        assert not {"recipe", "seed", "method", "model", "cost"} & training.settings.keys()
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_panels_that_become_the_same_are_one(name: str, imagenet: Path) -> None:
+    """At toy scale all networks and data are the same: only costs and ablations are left."""
+    wanted = {"autoslim": 2, "bisection": 2, "k": 3}
+    assert len(plan_of(name, **SMALL)) == wanted.get(name, 1)
+    assert len({training.folder for training in plan_of(name)}) <= len(FIGURES[name].trials)
+
+
+def test_figures_share_their_trainings(imagenet: Path) -> None:
+    """What an ablation does not change, figure 2 has trained: same folder, same settings."""
+    trained = {training.folder: training.settings for training in plan_of("cifar")}
+    own = {t.folder: t.settings for name in ("bisection", "k") for t in plan_of(name)}
+    shared = own.keys() & trained.keys()
+    assert shared == {"cifar100-resnet20"}
+    assert own["cifar100-resnet20"] == trained["cifar100-resnet20"]
+    others = [f"every-{k}" for k in KS if k != 313]
+    assert own.keys() - shared == {
+        f"cifar100-resnet20-{change}" for change in [*others, "searcher-mobo-rs"]
+    }
+    on_imagenet = [t for name in ("imagenet", "latency", "widths") for t in plan_of(name)]
+    assert len({t.folder for t in on_imagenet}) == 3
+
+
+def test_what_is_given_wins() -> None:
+    (training,) = plan_of("cifar", only=["cifar100-resnet32"], lr=0.3, preset="default", steps=9)
+    assert (training.settings["lr"], training.settings["preset"]) == (0.3, "default")
+    assert training.settings["steps"] == 9
+    assert not {"every", "epochs"} & training.settings.keys(), "they belong to 400 epochs"
+
+
+def test_values_of_k_go_with_a_length() -> None:
+    with pytest.raises(UserError, match=r"ks: the paper's 156,313,.* type values"):
+        figure_with("k", None, {"steps": 60})
+    with pytest.raises(UserError, match=r"ks: 2,3,2 has a value twice"):
+        figure_with("k", [2, 3, 2], {})
+    with pytest.raises(UserError, match="ks: figure cifar has no values of K"):
+        figure_with("cifar", [2], {})
+    figure = figure_with("k", [5], {"steps": 60})
+    assert [dict(trials.change) for trials in figure.trials] == [{}, {"every": 5}]
+
+
+def test_folders_have_tame_names() -> None:
+    (training,) = plan_of("latency", model="../../nets:own", data="folder:/x/..")
+    assert "/" not in training.folder
+    assert not training.folder.startswith(".")

@@ -8,9 +8,9 @@ from joslim.errors import UserError
 from joslim.front import Front
 from joslim.paper.panels import Panel, panels_of
 from joslim.paper.widths import draw_widths, signed, title_of_row
-from joslim.runs.run import Run
+from joslim.results.record import Record
 
-Made = Callable[..., Run]
+Made = Callable[..., Record]
 
 
 @pytest.fixture

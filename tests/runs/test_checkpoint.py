@@ -215,7 +215,7 @@ def test_the_state_holds_no_code(folder: RunFolder, net: SlimmableNet) -> None:
 def test_the_state_of_a_run_loads_without_code(finished: Run) -> None:
     file = finished.folder.file("checkpoint") / STATE
     state = torch.load(file, weights_only=True)
-    assert state.keys() == {"slimming", "optimizer", "scaler"}
+    assert state.keys() == {"settings", "slimming", "optimizer", "scaler"}
     assert state["slimming"]["steps"] == 6
     assert all(
         isinstance(s["momentum_buffer"], Tensor) for s in state["optimizer"]["state"].values()
@@ -257,3 +257,21 @@ def test_tied_weights(folder: RunFolder) -> None:
     assert other.b.weight is other.a.weight
     x = torch.randn(2, 3, 8, 8)
     assert torch.equal(other(x), net(x))
+
+
+@pytest.mark.parametrize("values", [10, 10**5])
+def test_a_full_disk_is_called_so(
+    values: int, folder: RunFolder, net: SlimmableNet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it is full at the first block of the state, or when the file is closed."""
+    save(folder, net, {}, 1)
+    real = Path.open
+
+    def open_full(self: Path, mode: str = "r", *arguments: Any, **options: Any) -> Any:
+        place = Path("/dev/full") if self.name == STATE and "w" in mode else self
+        return real(place, mode, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", open_full)
+    with pytest.raises(OSError, match=r"cannot write .*: No space left on device$"):
+        save(folder, net, {"momentum": torch.zeros(values)}, 2)
+    assert step_of(find(folder)) == 1

@@ -5,14 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from joslim.runs import dry_run
 from joslim.runs.config import config_of
 from joslim.runs.dry_run import TRIAL_STEPS, estimate, peak_memory
-from joslim.runs.job import make_job
+from joslim.runs.setup import Trainer, set_up
 
 
 def facts_of(**options: Any) -> dict[str, Any]:
-    return estimate(make_job(config_of({"batch": 8, **options})))
+    return estimate(config_of({"batch": 8, **options}))
 
 
 def test_the_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,16 +38,20 @@ def test_the_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_memory_is_in_bytes() -> None:
-    job = make_job(config_of({"batch": 8, "steps": 2}))
-    assert 50e6 < peak_memory(job) < 1e12
+    assert 50e6 < peak_memory(torch.device("cpu")) < 1e12
 
 
-def test_the_search_is_timed_once_and_its_interval_restored() -> None:
-    job = make_job(config_of({"batch": 8, "steps": 100, "every": 1}))
-    estimate(job)
-    assert job.slimming.every == 1
-    assert job.slimming.steps == 2 * (TRIAL_STEPS + 1), "alone, and with another beside it"
-    assert len({visit.step for visit in job.slimming.history.visits}) == 1
+def test_the_search_is_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one trial, with other children beside the full network; the other trial is alone."""
+    made: list[Trainer] = []
+    monkeypatch.setattr(dry_run, "set_up", lambda *a, **k: made.append(set_up(*a, **k)) or made[-1])
+    assert facts_of(steps=100, every=1)["every"] == 1
+    asked, alone, together = made
+    assert [t.slimming.steps for t in made] == [0, TRIAL_STEPS + 1, TRIAL_STEPS + 1]
+    assert (asked.slimming.every, len(asked.slimming.history)) == (1, 0), "nothing has changed"
+    assert asked.optimizer.state_dict()["state"] == {}
+    assert not alone.slimming.history
+    assert len({visit.step for visit in together.slimming.history.visits}) == 1
 
 
 @pytest.mark.parametrize(("method", "passes"), [("single", 10), ("slim", 3 + 7 * 2)])

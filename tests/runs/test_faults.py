@@ -25,9 +25,9 @@ from torch import Tensor, nn
 
 import joslim
 from joslim.errors import RunFailed, UserError
+from joslim.runs.driver import Progress, train
 from joslim.runs.folder import RunFolder
 from joslim.runs.run import Run
-from joslim.runs.training import Progress, train
 from joslim.training.distillation import DISTILLATIONS
 
 Options = dict[str, Any]
@@ -38,7 +38,7 @@ WEIGHTS = ("checkpoint/model.safetensors", "checkpoint/statistics.safetensors")
 @pytest.fixture(autouse=True)
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """They take as long as the rest of a tiny run."""
-    monkeypatch.setattr("joslim.runs.training.draw_run", lambda *arguments: None)
+    monkeypatch.setattr("joslim.runs.driver.draw_run", lambda *arguments: None)
 
 
 class Crash(Exception):
@@ -199,6 +199,34 @@ def test_a_run_folder_that_is_removed(done: int, tiny: Options, tmp_path: Path) 
     assert not (tmp_path / "a").exists(), "nobody makes it again"
 
 
+def test_a_training_that_was_killed_before_it_began(
+    finished: Run, tiny: Options, tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    for name in (".config.0123456789abcdef.new.json", ".latency.0123456789abcdef.new.json"):
+        (run / name).write_text("{")
+    assert f"joslim train --out {run} begins it" in refused("resume", str(run))
+    train(out=run, **tiny)
+    assert sorted(os.listdir(run)) == sorted({*os.listdir(finished.path)} - {"front.png"})
+
+
+def test_a_resume_that_is_killed_before_its_first_step_loses_no_line(
+    stopped: Path, tiny: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    names = ("history.jsonl", "metrics.jsonl")
+    before = [(stopped / name).read_bytes() for name in names]
+    (stopped / ".history.0123456789abcdef.new.jsonl").write_text("{")
+    monkeypatch.setattr("joslim.runs.setup.Trainer.step", kill)
+    with pytest.raises(KeyboardInterrupt):
+        train(out=stopped, resume=True, **tiny)
+    assert before == [(stopped / name).read_bytes() for name in names]
+    assert not [name for name in os.listdir(stopped) if name.startswith(".")]
+
+
 # Two trainings, one folder
 
 
@@ -301,6 +329,13 @@ def test_damage_to_a_front(
 # Checkpoints of something else
 
 
+def test_a_checkpoint_of_an_older_version(stopped: Path, tiny: Options) -> None:
+    for folder in ("checkpoint", "checkpoint.old"):
+        (stopped / folder / "checkpoint.json").write_text('{"format": 1, "step": 4, "sha256": {}}')
+    with one_line(UserError, "was written by an older joslim, which this one cannot read"):
+        train(out=stopped, resume=True, **tiny)
+
+
 def test_a_checkpoint_of_a_newer_version(stopped: Path, tiny: Options) -> None:
     for folder in ("checkpoint", "checkpoint.old"):
         file = stopped / folder / "checkpoint.json"
@@ -355,6 +390,56 @@ def test_a_run_of_other_data(stopped: Path, finished: Run, tiny: Options) -> Non
     with one_line(UserError, "data: "):
         train(data=(Pairs(10), Pairs(10)), out=stopped, resume=True, recipe="digits", **tiny)
     assert_goes_on(stopped, finished, **tiny)
+
+
+def edit_config(run: Path, **values: Any) -> None:
+    facts = json.loads((run / "config.json").read_text())
+    facts["config"].update(values)
+    (run / "config.json").write_text(json.dumps(facts))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("lr", 0.5), ("batch", 16), ("seed", 3), ("every", 3), ("momentum", 0.1)]
+)
+def test_a_configuration_that_was_edited(
+    key: str, value: float, finished: Run, stopped: Path, refused: Callable[..., str]
+) -> None:
+    before = getattr(finished.config, key)
+    edit_config(stopped, **{key: value})
+    said = refused("resume", str(stopped))
+    assert f"checkpoint: it was trained with {key} {before}, the run in" in said
+    assert f"now has {value}; put it back into config.json" in said
+
+
+def test_edits_that_make_no_other_training(finished: Run, stopped: Path, tiny: Options) -> None:
+    edit_config(stopped, log_every=2, workers=0, threads=2)
+    train(out=stopped, resume=True, **tiny)
+    assert joslim.load(stopped).front == finished.front
+
+
+def test_fewer_steps_than_are_done(stopped: Path, refused: Callable[..., str]) -> None:
+    edit_config(stopped, steps=3)
+    assert "steps: 3 is less than the 4 steps that are done" in refused("resume", str(stopped))
+
+
+def test_images_that_were_replaced(
+    tiny: Options, tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    """Their names, labels and sizes are the same."""
+    images, run = tmp_path / "images", tmp_path / "run"
+    for split in ("train", "val"):
+        for index in range(40):
+            file = images / split / f"class{index % 2}" / f"{index}.bmp"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (8, 8), (index, 10, 10)).save(file)
+    with pytest.raises(Crash):
+        train(
+            data=f"folder:{images}", size=8, out=run, watch=crash, recipe="digits",
+            **{**tiny, "batch": 8},
+        )  # fmt: skip
+    for file in (images / "train").rglob("*.bmp"):
+        Image.new("RGB", (8, 8), (200, 10, 10)).save(file)
+    assert "is not what the run was trained on" in refused("resume", str(run))
 
 
 # Numbers that are none, in one width only
@@ -439,7 +524,7 @@ DEADLY = """
 import multiprocessing, os, signal, sys
 from joslim.errors import RunFailed
 from joslim.models import resnet8
-from joslim.runs.training import train
+from joslim.runs.driver import train
 
 def watch(progress):
     if progress.done == 3:

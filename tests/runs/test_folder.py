@@ -3,27 +3,30 @@
 import json
 import math
 import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file
 
-from joslim.costs import cost
+import joslim
+from joslim.deploy.exporting import export
 from joslim.errors import UserError
 from joslim.front import Front
-from joslim.runs.folder import (
-    CHECKPOINTS,
+from joslim.results.run_files import (
     CONFIG,
     HISTORY,
-    MADE,
     METRICS,
-    HistoryLog,
-    RunFolder,
-    finite,
+    facts_of_child,
+    facts_of_run,
     read_lines,
 )
+from joslim.runs.folder import CHECKPOINTS, MADE, RunFolder
+from joslim.runs.logs import finite
 from joslim.runs.run import Run
-from joslim.search.history import History
 
 
 def make_run(path: Path) -> RunFolder:
@@ -129,6 +132,63 @@ def test_links_of_an_earlier_run_are_not_followed(tmp_path: Path) -> None:
     assert (outside / "there").read_text() == "mine"
 
 
+# Killed
+
+
+def killed(action: Callable[[], Any]) -> None:
+    """Do it in another process, which dies when it has written a side file."""
+    if (pid := os.fork()) == 0:
+        os.fsync = lambda handle: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
+        action()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == signal.SIGKILL
+
+
+def test_killed_while_the_configuration_is_written(tmp_path: Path) -> None:
+    killed(lambda: make_run(tmp_path))
+    assert len(os.listdir(tmp_path)) == 1
+    folder = RunFolder(tmp_path)
+    with pytest.raises(UserError, match="was killed before it began; joslim train --out"):
+        folder.read(CONFIG)
+    folder.check()
+    make_run(tmp_path)
+    assert os.listdir(tmp_path) == [CONFIG]
+
+
+@pytest.mark.parametrize("name", [CONFIG, HISTORY, "latency.json", "front.json"])
+def test_killed_while_a_file_is_replaced(name: str, tmp_path: Path) -> None:
+    """What was there stays, and what is left of the new one goes at the next start."""
+    folder = make_run(tmp_path)
+    folder.write(name, {"joslim": "old"})
+    before = sorted(os.listdir(tmp_path))
+    killed(lambda: folder.write(name, {"joslim": "new"}))
+    assert len(os.listdir(tmp_path)) == len(before) + 1
+    assert folder.read(name) == {"joslim": "old"}
+    (tmp_path / ".notes.0123456789abcdef.new.json").write_text("somebody else's")
+    folder.tidy()
+    assert sorted(os.listdir(tmp_path)) == sorted([*before, ".notes.0123456789abcdef.new.json"])
+
+
+def test_killed_while_a_run_is_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At whatever file: it is still a run, or nothing is left."""
+    for most in range(len(MADE) + 1):
+        folder = make_run(tmp_path / str(most))
+        for name in MADE[1:]:
+            folder.file(name).touch()
+        removed: list[Path] = []
+
+        def remove(path: Path, most: int = most, removed: list[Path] = removed) -> None:
+            if len(removed) == most:
+                raise KeyboardInterrupt
+            removed.append(path)
+            path.unlink()
+
+        with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+            patch.setattr("joslim.runs.folder.remove", remove)
+            folder.prepare()
+        folder.check(overwrite=True)
+
+
 # Files
 
 
@@ -168,13 +228,6 @@ def test_folders_that_are_no_run(tmp_path: Path) -> None:
         RunFolder(tmp_path).read(CONFIG)
 
 
-def test_lines(tmp_path: Path) -> None:
-    folder = make_run(tmp_path)
-    folder.append(METRICS, [{"step": 1}, {"step": 2}])
-    folder.append(METRICS, [{"step": 3}])
-    assert read_lines(folder.file(METRICS)) == [{"step": 1}, {"step": 2}, {"step": 3}]
-
-
 def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
     file = tmp_path / METRICS
     file.write_text('{"step": 1}\n{"step": 2}\n{"st')
@@ -185,80 +238,6 @@ def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
     file.write_text('{"step": 1}\n[]\n')
     with pytest.raises(UserError, match="line 2 holds no JSON object"):
         read_lines(file)
-
-
-def test_metrics_after_the_checkpoint_are_forgotten(tmp_path: Path) -> None:
-    folder = make_run(tmp_path)
-    folder.cut_metrics(3)
-    assert not folder.file(METRICS).exists()
-    folder.append(METRICS, [{"step": step} for step in (1, 2, 3, 4)])
-    with folder.file(METRICS).open("a") as file:
-        file.write('{"step": 5, "lo')
-    folder.cut_metrics(3)
-    assert read_lines(folder.file(METRICS)) == [{"step": 1}, {"step": 2}, {"step": 3}]
-    end = {"step": 3, "phase": "front"}
-    folder.append(METRICS, [end])
-    folder.cut_metrics(3, finished=True)
-    assert read_lines(folder.file(METRICS))[-1] == end
-    folder.cut_metrics(3)
-    assert read_lines(folder.file(METRICS)) == [{"step": 1}, {"step": 2}, {"step": 3}]
-
-
-# The history
-
-
-def rounds(history: History) -> None:
-    space = history.space
-    history.visit(space.full, 0)
-    history.visit(space.smallest, 0)
-    history.record({0: 1.0, 1: 2.0}, 0)
-
-
-def more_rounds(history: History) -> None:
-    history.visit(history.space.uniform(0.7), 4)
-    history.record({0: 0.5, 1: math.nan, 2: math.inf}, 4)
-    history.record({1: 0.25}, 8)
-
-
-def test_one_line_a_visit_and_one_a_scoring(finished: Run, tmp_path: Path) -> None:
-    folder, history = make_run(tmp_path), History(cost("macs", finished.net))
-    log = HistoryLog(folder, history)
-    rounds(history)
-    log.update()
-    log.update()
-    more_rounds(history)
-    log.update()
-    header, *lines = read_lines(folder.file(HISTORY))
-    assert header == {"cost": "macs", "space": history.space.to_json()}
-    full, smallest = history.space.full, history.space.smallest
-    macs = [visit.cost for visit in history.visits]
-    assert lines == [
-        {"id": 0, "step": 0, "widths": [*full.counts], "cost": macs[0]},
-        {"id": 1, "step": 0, "widths": [*smallest.counts], "cost": macs[1]},
-        {"step": 0, "ids": [0, 1], "losses": [1.0, 2.0]},
-        {"id": 2, "step": 4, "widths": [*history.visits[2].widths.counts], "cost": macs[2]},
-        {"step": 4, "ids": [0, 1, 2], "losses": [0.5, None, None]},
-        {"step": 8, "ids": [1], "losses": [0.25]},
-    ]
-
-
-def test_a_log_that_begins_late_writes_the_same_file(finished: Run, tmp_path: Path) -> None:
-    """As after a resume, when the history is full already."""
-    texts = []
-    for name, early in (("a", True), ("b", False)):
-        folder, history = make_run(tmp_path / name), History(cost("macs", finished.net))
-        if early:
-            log = HistoryLog(folder, history)
-            rounds(history)
-            log.update()
-            more_rounds(history)
-        else:
-            rounds(history)
-            more_rounds(history)
-            log = HistoryLog(folder, history)
-        log.update()
-        texts.append(folder.file(HISTORY).read_text())
-    assert texts[0] == texts[1]
 
 
 # All of a finished run
@@ -345,3 +324,84 @@ def test_its_samples(finished: Run) -> None:
 
 def test_its_picture(finished: Run) -> None:
     assert finished.folder.file("front.png").read_bytes().startswith(b"\x89PNG")
+
+
+# Everything that joslim writes, given in place of something else: one line, and what opens it
+
+
+@pytest.fixture(scope="module")
+def child(finished: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("children") / "child"
+    export(joslim.load(finished.path), finished.front[0], path)
+    return path
+
+
+def refusal(opening: Callable[[Path], object], path: Path) -> str:
+    with pytest.raises(UserError) as refused:
+        opening(path)
+    line = str(refused.value)
+    assert "\n" not in line
+    assert str(path) in line
+    return line.replace(str(path), "PATH")
+
+
+def test_what_is_right_is_opened(finished: Run, child: Path) -> None:
+    assert facts_of_run(finished.path) == json.loads((finished.path / "config.json").read_text())
+    assert facts_of_child(child) == json.loads((child / "config.json").read_text())
+
+
+def test_a_child_is_not_a_run(finished: Run, child: Path) -> None:
+    line = "run: 'PATH' is an exported child; joslim.load_child('PATH') opens it"
+    assert refusal(joslim.load, child) == line
+    assert refusal(lambda path: joslim.export(path, finished.front[0], "x"), child) == line
+
+
+def test_a_run_is_not_a_child(finished: Run) -> None:
+    line = "child: 'PATH' is a run; joslim.load('PATH') opens it, "
+    assert refusal(joslim.load_child, finished.path) == (
+        f"{line}joslim export PATH -o NAME cuts one out"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "opener"),
+    [("child.onnx", "onnxruntime.InferenceSession"), ("child.pt2", "torch.export.load")],
+)
+def test_a_child_in_one_file(name: str, opener: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"anything")
+    what = f"'PATH' is an exported child, which {opener} opens"
+    assert refusal(joslim.load, tmp_path / name).startswith(f"run: {what}; a run is a folder")
+    assert refusal(joslim.load_child, tmp_path / name).startswith(f"child: {what}; a folder is")
+
+
+def test_a_file_of_a_run(finished: Run) -> None:
+    file = finished.path / "front.json"
+    assert refusal(joslim.load, file).startswith("run: 'PATH' is a file; a run is a folder")
+    assert refusal(joslim.load_child, file).startswith(
+        "child: 'PATH' is a file; a folder is needed"
+    )
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    assert "run: 'PATH' does not exist; joslim train" in refusal(joslim.load, tmp_path / "no")
+    line = refusal(joslim.load_child, tmp_path / "no")
+    assert line == "child: 'PATH' does not exist; joslim export RUN -o NAME makes one"
+
+
+def test_an_empty_folder(tmp_path: Path) -> None:
+    assert "run: 'PATH' has no config.json" in refusal(joslim.load, tmp_path)
+    line = "child: 'PATH' is no exported child: it has no config.json; joslim export RUN"
+    assert refusal(joslim.load_child, tmp_path).startswith(line)
+
+
+@pytest.mark.parametrize("facts", [{}, {"made_by": "others"}, {"made_by": 3}, {"format": 1}])
+def test_a_folder_of_another_program(facts: dict[str, object], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(facts))
+    assert refusal(joslim.load, tmp_path).endswith("its config.json is not joslim's")
+    line = "child: 'PATH' is no exported child: its config.json is not joslim's"
+    assert refusal(joslim.load_child, tmp_path).startswith(line)
+
+
+@pytest.mark.parametrize("opening", [joslim.load, joslim.load_child])
+def test_a_name_that_no_file_can_have(opening: Callable[[Path], object]) -> None:
+    assert refusal(opening, Path("x" * 5000)).startswith("path: 'PATH' cannot be read: ")

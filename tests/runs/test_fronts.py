@@ -7,18 +7,20 @@ import pytest
 
 from joslim.errors import UserError
 from joslim.front import Front
+from joslim.results.device_times import matching_files
 from joslim.runs.config import config_of
 from joslim.runs.folder import RunFolder
-from joslim.runs.fronts import opened, serving, timed_fronts
+from joslim.runs.fronts import opened, timed_fronts
 
-from .small_fronts import OTHER, SPACE, device, front_of
+from ..results.small_fronts import OTHER, SPACE, device, front_of
 
 
 def run_folder(path: Path, front: Front, model: str = "resnet8") -> Path:
     folder = RunFolder(path)
     folder.prepare()
-    folder.write_config(config_of({"model": model}).to_json(), data={"shape": [3, 8, 8]})
-    folder.write_front(front)
+    config = config_of({"model": model, "steps": 6})
+    folder.write_config(config.to_json(), data={"shape": [3, 8, 8]})
+    folder.write_front(front, 6)
     return path
 
 
@@ -62,9 +64,9 @@ def test_files_that_are_refused(tmp_path: Path) -> None:
     assert f"{str(other)!r} is of another network: channels of stem with 8 by 1 for stem" in words
     assert "inputs of 1x3x32x32, this network has 1x3x8x8" in refused(folders[:1], [large])
     assert "is of none of these 2 networks" in refused(folders, [large])
-    assert "cannot be read: No such file" in refused(folders, [tmp_path / "none.json"])
+    assert "none.json': No such file" in refused(folders, [tmp_path / "none.json"])
     assert "model: it goes with a device file" in refused(folders, [], "own:net")
-    assert serving(folders, [same]) == dict.fromkeys(folders, same)
+    assert matching_files(folders, [same]) == dict.fromkeys(folders, same)
 
 
 def test_a_network_of_somebodys_own(tmp_path: Path) -> None:

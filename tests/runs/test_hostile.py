@@ -8,6 +8,7 @@ import os
 import pickle
 import shutil
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,16 +23,16 @@ import joslim
 from joslim.costs.device_file import DeviceFile
 from joslim.errors import UserError
 from joslim.front import Front
-from joslim.runs.checkpoint import checksum
+from joslim.runs.checkpoint import write_summary
+from joslim.runs.driver import train
 from joslim.runs.run import Run
-from joslim.runs.training import train
 
 Options = dict[str, Any]
 
 
 @pytest.fixture(autouse=True)
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("joslim.runs.training.draw_run", lambda *arguments: None)
+    monkeypatch.setattr("joslim.runs.driver.draw_run", lambda *arguments: None)
 
 
 @pytest.fixture
@@ -47,11 +48,7 @@ def rewrite(file: Path, change: Callable[[Any], Any]) -> None:
 def fit_checksums(run: Path) -> None:
     """As somebody would who means harm."""
     folder = run / "checkpoint"
-
-    def change(summary: Any) -> Any:
-        return {**summary, "sha256": {name: checksum(folder / name) for name in summary["sha256"]}}
-
-    rewrite(folder / "checkpoint.json", change)
+    write_summary(folder, json.loads((folder / "checkpoint.json").read_text()))
 
 
 def rewrite_state(run: Path, change: Callable[[Any], Any]) -> None:
@@ -270,6 +267,24 @@ def test_statistics_of_something_else(how: str, run: Path) -> None:
 def test_a_summary_of_brackets(run: Path, refused: Callable[..., str]) -> None:
     (run / "checkpoint" / "checkpoint.json").write_text("[" * 50_000)
     assert "checkpoint" in refused("resume", str(run))
+
+
+@pytest.mark.parametrize("claimed", [False, True])
+@pytest.mark.parametrize("name", ["model.safetensors", "statistics.safetensors", "state.pt"])
+def test_a_sparse_file_is_not_read(name: str, claimed: bool, run: Path) -> None:
+    """Of two terabytes, which take no room on the disk and an hour to read."""
+    size = 2 * 10**12
+    os.truncate(run / "checkpoint" / name, size)
+    if claimed:
+        rewrite(
+            run / "checkpoint" / "checkpoint.json",
+            lambda c: {**c, "bytes": {**c["bytes"], name: size}},
+        )
+    words = "more than the memory of this computer" if claimed else "is damaged"
+    started = time.perf_counter()
+    with pytest.raises(UserError, match=words):
+        _ = joslim.load(run).net
+    assert time.perf_counter() - started < 5
 
 
 @pytest.mark.parametrize("kind", ["pipe", "endless"])

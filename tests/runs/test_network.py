@@ -16,6 +16,7 @@ from joslim.runs.network import (
     blank_input,
     default_shape,
     imported,
+    load_blank,
     load_model,
     load_weights,
     make_net,
@@ -146,6 +147,25 @@ def test_the_shape_that_a_model_asks_for() -> None:
     model.slim_defaults = {"input": "8x8"}  # type: ignore[assignment]
     with pytest.raises(UserError, match="is not a shape"):
         default_shape(model)
+
+
+@pytest.mark.parametrize(
+    "text", ["99999999999999999999", "3x99999x99999", "9" * 5000, "10000000000", "2x1000000000"]
+)
+def test_shapes_that_are_too_large_are_refused(text: str) -> None:
+    with pytest.raises(UserError, match=r"^input: [0-9x]+ is more than 1073741824 values; type"):
+        parse_shape(text)
+
+
+@pytest.mark.parametrize("name", ["resnet8", "mobilenet_v3_large"])
+def test_a_blank_network_has_the_same_knobs(name: str) -> None:
+    blank = make_net(load_blank(name, 10), (3, 4700, 4700))[0]
+    assert blank.example[0].is_meta
+    assert blank.space == make_net(load_model(name, 10), (3, 32, 32))[0].space
+
+
+def test_a_network_of_ones_own_is_not_blank(own: Path) -> None:
+    assert not next(load_blank("own:tiny", 4).parameters()).is_meta
 
 
 def test_an_input_that_fits_no_memory() -> None:

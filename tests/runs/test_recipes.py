@@ -13,10 +13,10 @@ from joslim.data import DATASETS, Options
 from joslim.errors import UserError
 from joslim.models import MODELS
 from joslim.runs.config import FIELDS, Config, config_of
-from joslim.runs.job import load_images
+from joslim.runs.driver import train
 from joslim.runs.recipes import PAPER, RECIPES, check_data, settings_of
 from joslim.runs.run import load
-from joslim.runs.training import train
+from joslim.runs.setup import load_images
 
 KEYS = {
     "epochs",

@@ -4,6 +4,7 @@ import json
 import shutil
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ import joslim
 from joslim.data import load_data
 from joslim.errors import UserError
 from joslim.front import Front
-from joslim.runs.folder import read_lines
-from joslim.runs.job import EVALUATION_BATCH
+from joslim.results.run_files import read_lines
+from joslim.runs.driver import train
 from joslim.runs.run import Run
-from joslim.runs.training import train
+from joslim.runs.setup import EVALUATION_BATCH
 from joslim.training.evaluate import errors
 
 
@@ -37,10 +38,13 @@ def test_the_network_is_the_one_that_was_trained(finished: Run) -> None:
     for net in (run.net, finished.net):
         assert not any(module.training for module in net.modules())
     assert run.net.statistics.keys() == finished.net.statistics.keys()
+    ours, theirs = run.net.state_dict(), finished.net.state_dict()
+    assert all(torch.equal(ours[name], tensor) for name, tensor in theirs.items())
     x = torch.randn(8, 3, 8, 8)
     for point in run.front:
         with torch.no_grad(), run.net.at(point.widths), finished.net.at(point.widths):
-            assert torch.equal(run.net(x), finished.net(x))
+            # The same numbers, but the strides of 1x1 kernels may differ, and the kernels of torch.
+            torch.testing.assert_close(run.net(x), finished.net(x))
 
 
 def test_children_have_the_errors_that_are_on_record(finished: Run) -> None:
@@ -49,7 +53,9 @@ def test_children_have_the_errors_that_are_on_record(finished: Run) -> None:
         for point in run.front:
             run.net.use(point)
             (found,) = errors(run.net, [run.net.active], data.sweep(split, EVALUATION_BATCH))
-            assert found == getattr(point, f"{split}_error")
+            # Other kernels may turn the one image whose two best classes are equal to six digits.
+            one_image = 100 / data.sizes[split]
+            assert found == pytest.approx(getattr(point, f"{split}_error"), abs=1.01 * one_image)
 
 
 def test_children_cut_out_are_the_same(finished: Run) -> None:
@@ -106,6 +112,19 @@ def test_a_run_that_goes_on_can_be_looked_at(copied: Path) -> None:
         _ = joslim.load(copied).net
 
 
+def test_a_large_input_costs_no_time(copied: Path, finished: Run) -> None:
+    facts = json.loads((copied / "config.json").read_text())
+    facts["data"]["shape"] = [3, 4700, 4700]
+    (copied / "config.json").write_text(json.dumps(facts))
+    started = time.process_time()
+    net = joslim.load(copied).net
+    assert time.process_time() - started < 10, "nothing is computed on it"
+    assert tuple(net.example[0].shape) == (1, 3, 4700, 4700)
+    assert not net.example[0].is_meta
+    for name, tensor in net.state_dict().items():
+        assert torch.equal(tensor, finished.net.state_dict()[name])
+
+
 def test_loading_draws_nothing_from_the_generator(finished: Run) -> None:
     before = torch.get_rng_state()
     _ = joslim.load(finished.path).net
@@ -123,7 +142,7 @@ def test_folders_that_are_no_run(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("{}")
     with pytest.raises(UserError, match="is a file; a run is a folder"):
         joslim.load(tmp_path / "file")
-    (tmp_path / "config.json").write_text('{"joslim": "0.2.0"}')
+    (tmp_path / "config.json").write_text('{"joslim": "0.2.0", "format": 3}')
     with pytest.raises(UserError, match="holds no configuration"):
         _ = joslim.load(tmp_path).config
 

@@ -15,11 +15,11 @@ from torch import nn
 import joslim
 from joslim import Cost, SlimmableNet, Widths
 from joslim.search import History, searcher, starting_children
-from joslim.search import surrogate as surrogate_module
+from joslim.search import gp as surrogate_module
 from joslim.search import targeted as module
-from joslim.search.surrogate import Surrogate, SurrogateFailed
-from joslim.search.targeted import Targeted, mixed, perturbed, worth_knowing
-from joslim.search.targets import cost_range, stratified_targets
+from joslim.search.cost_targeting import cost_range, stratified_targets
+from joslim.search.gp import Surrogate, SurrogateFailed
+from joslim.search.targeted import Targeted, mixed, most_informative, perturbed
 
 HistoryOf = Callable[..., History]
 
@@ -349,7 +349,7 @@ def test_if_all_fails_children_are_random(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(module._AtTarget, "ranked", fail)
+    monkeypatch.setattr(module._TargetSearch, "ranked", fail)
     assert set(warnings_of(history_of(macs, 40), caplog)) == {
         "search: no; the next best way is taken"
     }
@@ -419,14 +419,14 @@ def test_of_thousands_the_front_and_the_latest_losses_are_known(
     history = history_of(macs, 200)
     history.record(dict.fromkeys(range(50, 80), 5.0), 7)
     scored = history.scored()
-    kept = worth_knowing(scored, 60)
+    kept = most_informative(scored, 60)
     front = joslim.front.non_dominated(scored.losses, scored.costs)
     assert len(kept) == 60
     assert set(np.flatnonzero(front)) <= set(kept)
     assert set(range(50, 80)) <= set(kept)
     others = set(kept) - set(np.flatnonzero(front)) - set(range(50, 80))
     assert min(others) > 140, "of equally old losses those of the latest visits"
-    assert (worth_knowing(scored, 200) == np.arange(200)).all()
+    assert (most_informative(scored, 200) == np.arange(200)).all()
 
 
 # Fits now and then

@@ -1,4 +1,4 @@
-"""Shared by the tests of slimmable networks: the strangers' networks and random children."""
+"""Shared by the tests of slimmable networks: the example networks and random children."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def load(name: str) -> ModuleType:
     return module
 
 
-STRANGERS = load("strangers")
+NETWORKS = load("networks")
 
 
 @pytest.fixture
-def strangers() -> ModuleType:
-    return STRANGERS
+def networks() -> ModuleType:
+    return NETWORKS
 
 
 def pytest_generate_tests(metafunc: Any) -> None:
-    """A test with an argument `stranger` is run on every network of the table."""
-    if "stranger" in metafunc.fixturenames:
-        metafunc.parametrize("stranger", list(STRANGERS.STRANGERS))
+    """A test with an argument `network_name` is run on every network of the table."""
+    if "network_name" in metafunc.fixturenames:
+        metafunc.parametrize("network_name", list(NETWORKS.NETWORKS))
 
 
 @pytest.fixture(autouse=True)

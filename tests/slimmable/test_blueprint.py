@@ -55,8 +55,8 @@ def test_slimmable_layouts_have_a_dim():
     assert not Layout((Stretch(None, 0, 2),)).slimmable
 
 
-def test_units_are_counts_in_steps(strangers):
-    _, net = strangers.slimmed("GroupedResNet")
+def test_units_are_counts_in_steps(networks):
+    _, net = networks.slimmed("GroupedResNet")
     counts = np.array([net.space.full.counts, net.space.smallest.counts])
     units = net.blueprint.units(counts)
     assert tuple(units[0]) == net.space.full.units
@@ -64,8 +64,8 @@ def test_units_are_counts_in_steps(strangers):
     assert any(dim.step > 1 for dim in net.space.dims)
 
 
-def test_layers_stand_in_the_order_in_which_they_run(strangers):
-    _, net = strangers.slimmed("SizedVgg")
+def test_layers_stand_in_the_order_in_which_they_run(networks):
+    _, net = networks.slimmed("SizedVgg")
     names = [layer.name for layer in net.blueprint.layers]
     assert names == [f"features.{i}" for i in (0, 3, 5, 8)] + [f"classifier.{i}" for i in (0, 3, 5)]
     first, last = net.blueprint.layers[0], net.blueprint.layers[-1]
@@ -73,35 +73,35 @@ def test_layers_stand_in_the_order_in_which_they_run(strangers):
     assert (last.op, last.kernel, last.resolution) == ("linear", (), ())
 
 
-def test_a_reused_module_is_priced_for_each_of_its_runs(strangers):
-    _, net = strangers.slimmed("ReusedModule")
+def test_a_reused_module_is_priced_for_each_of_its_runs(networks):
+    _, net = networks.slimmed("ReusedModule")
     names = [layer.name for layer in net.blueprint.layers]
     assert names.count("block.0.0") == 3
     assert len(net.blueprint.parameters) == len(list(net.parameters()))
 
 
-def test_an_auxiliary_head_has_parameters_but_no_multiplications(strangers):
-    _, net = strangers.slimmed("AuxiliaryHead")
+def test_an_auxiliary_head_has_parameters_but_no_multiplications(networks):
+    _, net = networks.slimmed("AuxiliaryHead")
     assert not any(layer.name.startswith("aux") for layer in net.blueprint.layers)
     assert "aux.0" in [dim.name for dim in net.space.dims]
 
 
-def test_skips_are_the_maps_that_are_read_later(strangers):
-    _, net = strangers.slimmed("UNet")
+def test_skips_are_the_maps_that_are_read_later(networks):
+    _, net = networks.slimmed("UNet")
     skips = {layer.name: len(layer.skips) for layer in net.blueprint.layers}
     assert (skips["down1.0"], skips["down2.0"], skips["bottom.0"]) == (0, 1, 2)
     assert (skips["up1"], skips["out"]) == (1, 0)
 
 
-def test_a_blueprint_stands_alone(strangers):
-    _, net = strangers.slimmed("DenseNet")
+def test_a_blueprint_stands_alone(networks):
+    _, net = networks.slimmed("DenseNet")
     again = pickle.loads(pickle.dumps(net.blueprint))
     assert again == net.blueprint
     assert len(pickle.dumps(net.blueprint)) < 100_000
 
 
-def test_pricing_leaves_the_network_alone(strangers, children):
-    net = copy.deepcopy(strangers.slimmed("DenseNet")[1])
+def test_pricing_leaves_the_network_alone(networks, children):
+    net = copy.deepcopy(networks.slimmed("DenseNet")[1])
     widths = children(net.space)[1]
     before = {key: value.clone() for key, value in net.state_dict().items()}
     net.forward = None

@@ -8,19 +8,21 @@ import pickle
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
+from joslim import UserError
 from joslim.slimmable.blueprint import Layout, Stretch
 from joslim.slimmable.layers import (
     PREFIX,
     SlimmableLayer,
     attributes,
-    dress,
     layer_state,
     layouts_of,
+    make_layer_slimmable,
+    restore_layer,
     slimmable_class,
-    undress,
 )
-from joslim.slimmable.planning import LayerPlan
+from joslim.slimmable.plan import LayerPlan
 
 OUT = Layout((Stretch(0, 1, 8),))
 IN = Layout((Stretch(1, 1, 4), Stretch(2, 1, 2)))
@@ -37,7 +39,7 @@ NORM = LayerPlan(
 
 def dressed_conv(units=None):
     conv = nn.Conv2d(6, 8, 3)
-    dress(conv, CONV)
+    make_layer_slimmable(conv, CONV)
     if units:
         conv.__dict__.update(layer_state(CONV, units, conv))
     return conv
@@ -82,9 +84,9 @@ def test_the_state_dict_stays_whole():
 def test_undressing_leaves_nothing_behind():
     conv = nn.Conv2d(6, 8, 3)
     names = set(conv.__dict__)
-    dress(conv, CONV)
+    make_layer_slimmable(conv, CONV)
     assert isinstance(conv, SlimmableLayer)
-    undress(conv)
+    restore_layer(conv)
     assert type(conv) is nn.Conv2d
     assert set(conv.__dict__) == names
 
@@ -106,7 +108,7 @@ def test_layers_survive_copies(way):
 
 def test_a_missing_bias_stays_missing():
     conv = nn.Conv2d(6, 8, 3, bias=False)
-    dress(conv, CONV)
+    make_layer_slimmable(conv, CONV)
     conv.__dict__.update(layer_state(CONV, (5, 2, 1), conv))
     assert conv.bias is None
 
@@ -122,13 +124,13 @@ def test_an_axis_that_occurs_twice_has_one_size():
     assert layouts_of(CONV) == [OUT, IN]
     state = layer_state(CONV, (5, 2, 1), nn.Conv2d(6, 8, 3))
     assert (state[PREFIX + "size0"], state[PREFIX + "size1"]) == (5, 3)
-    assert not state[PREFIX + "whole"]
-    assert layer_state(CONV, None, nn.Conv2d(6, 8, 3))[PREFIX + "whole"]
+    assert not state[PREFIX + "full"]
+    assert layer_state(CONV, None, nn.Conv2d(6, 8, 3))[PREFIX + "full"]
 
 
 def norm_at(units, **state):
     norm = nn.BatchNorm1d(8)
-    dress(norm, NORM)
+    make_layer_slimmable(norm, NORM)
     norm.__dict__.update(layer_state(NORM, units, norm))
     norm.__dict__.update({PREFIX + name: value for name, value in state.items()})
     return norm
@@ -159,29 +161,29 @@ def test_a_norm_can_be_told_not_to_track():
     norm = norm_at((8,))
     norm.track_running_stats = False
     assert norm.track_running_stats is False
-    undress(norm)
+    restore_layer(norm)
     assert norm.track_running_stats is False
 
 
 def test_a_slimmed_instance_norm_does_not_move_statistics():
     norm = nn.InstanceNorm1d(8, affine=True, track_running_stats=True)
-    dress(norm, NORM)
+    make_layer_slimmable(norm, NORM)
     norm.__dict__.update(layer_state(NORM, (5,), norm), _slim_all_full=False)
     norm(torch.randn(4, 5, 6))
     assert torch.equal(norm._buffers["running_mean"], torch.zeros(8))
 
 
-UNITS = (5, 3, 1)
+# Prefixes of both axes, and after a concat a prefix of each part.
+KINDS = pytest.mark.parametrize("units", [(5, 4, 1), (5, 3, 1)], ids=["prefix", "concat"])
 
 
-def test_in_inference_a_part_is_kept_in_one_piece():
-    conv = dressed_conv(UNITS).eval()
+def test_in_inference_a_view_is_kept():
+    conv = dressed_conv((5, 4, 1)).eval()
     with torch.inference_mode():
-        piece = conv.weight
-        assert piece.is_contiguous()
-        assert conv.weight is piece
-    assert torch.equal(conv.weight, piece)
-    assert conv.weight is not piece
+        part = conv.weight
+        assert conv.weight is part
+    assert part.data_ptr() == conv._parameters["weight"].data_ptr()
+    assert conv.weight is not part
     assert conv.train().weight.requires_grad
 
 
@@ -193,10 +195,10 @@ def other_data(conv):
     conv._parameters["weight"].data = torch.randn(8, 6, 3, 3)
 
 
-def stepped(**options):
+def stepped(optimizer=torch.optim.SGD, **options):
     def change(conv):
-        conv(torch.randn(1, 4, 3, 3)).sum().backward()
-        torch.optim.SGD(conv.parameters(), lr=0.1, **options).step()
+        conv(torch.randn(1, conv.in_channels, 3, 3)).sum().backward()
+        optimizer(conv.parameters(), lr=0.1, **options).step()
 
     return change
 
@@ -205,19 +207,52 @@ def loaded(conv):
     conv.load_state_dict({k: v + 1 for k, v in conv.state_dict().items()})
 
 
+def swapped_average(conv):
+    """The usual exchange of weights and their moving average."""
+    for parameter in conv.parameters():
+        average = torch.randn_like(parameter)
+        parameter.data, average = average, parameter.data
+
+
+def copied_average(conv):
+    for parameter in conv.parameters():
+        parameter.data.copy_(torch.randn_like(parameter))
+
+
+def foreach_average(conv):
+    weights = [parameter.data for parameter in conv.parameters()]
+    torch._foreach_lerp_(weights, [torch.randn_like(w) for w in weights], 0.5)
+
+
+def through_numpy(conv):
+    conv._parameters["weight"].detach().numpy()[...] = 3.0
+
+
+def within_inference(conv):
+    with torch.inference_mode():
+        conv._parameters["weight"].mul_(2)
+
+
 CHANGES = {
     "tensor": other_tensor,
     "data": other_data,
     "step": stepped(foreach=False),
     "foreach step": stepped(foreach=True),
     "fused step": stepped(fused=True),
+    "fused Adam": stepped(torch.optim.Adam, fused=True),
     "state dict": loaded,
+    "swapped average": swapped_average,
+    "copied average": copied_average,
+    "foreach average": foreach_average,
+    "numpy": through_numpy,
+    "in inference": within_inference,
 }
 
 
+@KINDS
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_a_kept_part_is_made_anew_when_the_weights_change(change):
-    conv = dressed_conv(UNITS).eval()
+def test_in_inference_a_part_follows_the_weights(change, units):
+    conv = dressed_conv(units).eval()
     with torch.inference_mode():
         before = conv.weight.clone()
     change(conv)
@@ -228,8 +263,41 @@ def test_a_kept_part_is_made_anew_when_the_weights_change(change):
 
 
 def test_what_is_kept_is_not_copied_along():
-    conv = dressed_conv(UNITS).eval()
+    conv = dressed_conv((5, 4, 1)).eval()
     with torch.inference_mode():
         _ = conv.weight
-    assert conv._slim_kept
-    assert not copy.deepcopy(conv)._slim_kept
+    assert conv._slim_views
+    assert not copy.deepcopy(conv)._slim_views
+
+
+# --- what cannot be slimmed afterwards ------------------------------------------------------------
+
+
+def test_a_copy_that_is_written_to_is_refused():
+    """After a concat the weight is a copy, and what `nn.init` writes would be lost."""
+    conv = dressed_conv((5, 3, 1))
+    nn.init.ones_(conv.bias)
+    assert conv._parameters["bias"][:5].eq(1).all()
+    nn.init.ones_(conv.weight)
+    _ = conv.bias
+    with pytest.raises(UserError, match=r"^weight: .* after a concat was written to") as caught:
+        conv(torch.randn(1, 4, 5, 5))
+    assert "\n" not in str(caught.value)
+    assert conv(torch.randn(1, 4, 5, 5)).shape == (1, 5, 3, 3)
+
+
+COMPUTED = {
+    "pruning": lambda conv: prune.l1_unstructured(conv, "weight", 0.5),
+    "weight_norm": nn.utils.weight_norm,
+    "spectral_norm": nn.utils.spectral_norm,
+    "parametrization": nn.utils.parametrizations.weight_norm,
+    "assignment": lambda conv: setattr(conv, "weight", conv._parameters.pop("weight").detach()),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*deprecated")
+@pytest.mark.parametrize("compute", COMPUTED.values(), ids=COMPUTED)
+def test_computed_weights_are_refused_in_one_line(compute):
+    with pytest.raises(UserError, match=r"^weight: .*before joslim.slim") as caught:
+        compute(dressed_conv())
+    assert "\n" not in str(caught.value)

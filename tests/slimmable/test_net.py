@@ -26,14 +26,14 @@ def run(model, inputs):
 
 
 @pytest.fixture
-def net(strangers):
+def net(networks):
     """A network with residual connections and BatchNorm, free to be changed."""
-    return copy.deepcopy(strangers.slimmed("BottleneckResNet")[1])
+    return copy.deepcopy(networks.slimmed("BottleneckResNet")[1])
 
 
 @pytest.fixture
-def x(strangers):
-    return strangers.inputs_for("BottleneckResNet")[0]
+def x(networks):
+    return networks.inputs_for("BottleneckResNet")[0]
 
 
 # --- switching ------------------------------------------------------------------------------------
@@ -76,8 +76,8 @@ def test_a_front_point_can_be_cut_out(net):
     assert net.child(point).conv1.out_channels == 2
 
 
-def test_widths_of_another_network_are_refused(net, strangers):
-    other = strangers.slimmed("UNet")[1].space.smallest
+def test_widths_of_another_network_are_refused(net, networks):
+    other = networks.slimmed("UNet")[1].space.smallest
     for act in (net.use, net.child, net.at(other).__enter__):
         with pytest.raises(UserError, match=r"^widths: they belong to another network") as caught:
             act(*([other] if act in (net.use, net.child) else []))
@@ -99,8 +99,8 @@ def test_widths_of_the_wrong_length_are_refused(net, wrong):
         net.space.at(wrong)
 
 
-def test_equal_networks_take_each_others_widths(net, strangers, x, assert_same):
-    other = joslim.slim(strangers.fresh("BottleneckResNet"), x)
+def test_equal_networks_take_each_others_widths(net, networks, x, assert_same):
+    other = joslim.slim(networks.fresh("BottleneckResNet"), x)
     with net.at(other.space.smallest), other.at(net.space.smallest):
         assert_same(run(net, (x,)), run(other, (x,)), tolerance=0)
 
@@ -129,13 +129,13 @@ def test_active_sizes_are_plain_integers(net):
 # --- state ----------------------------------------------------------------------------------------
 
 
-def test_weights_load_before_and_after(strangers, x, assert_same):
+def test_weights_load_before_and_after(networks, x, assert_same):
     torch.manual_seed(5)
-    state = strangers.shaken(strangers.BottleneckResNet(), seed=9).state_dict()
-    before = strangers.fresh("BottleneckResNet")
+    state = networks.shaken(networks.BottleneckResNet(), seed=9).state_dict()
+    before = networks.fresh("BottleneckResNet")
     before.load_state_dict(state)
     before = joslim.slim(before, x)
-    after = joslim.slim(strangers.fresh("BottleneckResNet"), x)
+    after = joslim.slim(networks.fresh("BottleneckResNet"), x)
     assert not after.load_state_dict(state).missing_keys
     for widths in (before.space.full, before.space.smallest):
         with before.at(widths), after.at(widths):
@@ -143,9 +143,9 @@ def test_weights_load_before_and_after(strangers, x, assert_same):
 
 
 @pytest.mark.parametrize("assign", [False, True])
-def test_weights_load_while_slimmed(net, strangers, x, assert_same, assign):
-    state = strangers.shaken(strangers.fresh("BottleneckResNet"), seed=9).state_dict()
-    plain = strangers.fresh("BottleneckResNet")
+def test_weights_load_while_slimmed(net, networks, x, assert_same, assign):
+    state = networks.shaken(networks.fresh("BottleneckResNet"), seed=9).state_dict()
+    plain = networks.fresh("BottleneckResNet")
     plain.load_state_dict(state)
     with net.at(net.space.smallest):
         net.load_state_dict(copy.deepcopy(state), assign=assign)
@@ -160,6 +160,70 @@ def test_the_state_dict_is_whole_while_slimmed(net):
         assert sum(p.numel() for p in net.parameters()) == joslim.cost("params", net)(
             net.space.full
         )
+
+
+@pytest.mark.parametrize("name", ["BottleneckResNet", "DenseNet"])
+def test_in_inference_no_weight_is_stale(networks, children, assert_same, name):
+    """Writes that torch does not count: the parts of old and new weights may not be mixed."""
+    net = copy.deepcopy(networks.slimmed(name)[1]).eval()
+    inputs = networks.inputs_for(name)
+    widths = children(net.space)[1]
+    net._switch(widths)
+    shared = net.child(widths, share=True).eval()
+    with torch.inference_mode():
+        before = net(*inputs)
+    for parameter in net.parameters():
+        parameter.data.mul_(0.9)
+    with torch.inference_mode():
+        after = net(*inputs)
+        assert_same(after, net.child(widths).eval()(*inputs))
+        assert not torch.allclose(after, before)
+        if name != "DenseNet":  # what follows a concat is a copy in a shared child
+            assert_same(shared(*inputs), after)
+    for parameter in shared.parameters():
+        parameter.data.mul_(1.1)
+    with torch.inference_mode():
+        assert_same(net(*inputs), net.child(widths).eval()(*inputs))
+
+
+class Joined(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = nn.Conv2d(3, 8, 1), nn.Conv2d(3, 6, 1), nn.Conv2d(14, 4, 1)
+
+    def forward(self, x):
+        return self.c(torch.cat([self.a(x), self.b(x)], 1))
+
+
+def test_initialising_a_child_reaches_the_weights_or_is_refused(x):
+    net = joslim.slim(Joined(), x)
+    with net.at(net.space.smallest):
+        nn.init.constant_(net.a.weight, 7.0)
+    assert net.a.weight.eq(7.0).sum() == 2 * 3
+    with (
+        pytest.raises(UserError, match="after a concat was written to"),
+        net.at(net.space.smallest),
+    ):
+        nn.init.constant_(net.c.weight, 7.0)
+    assert net.active == net.space.full
+    with net.at(net.space.smallest):  # reading it is no trouble
+        assert net.c.weight.shape == (4, 3, 1, 1)
+    nn.init.constant_(net.c.weight, 7.0)
+    assert net.c.weight.eq(7.0).all()
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_other_weights_forget_the_statistics_of_children(net, x, wrapped):
+    small, model = net.space.smallest, nn.Sequential(net) if wrapped else net
+    net.eval()
+    with net.at(small):
+        joslim.recalibrate(net, [x])
+        own = net.bn1.running_mean
+        model.load_state_dict(model.state_dict())
+        assert net.bn1.running_mean is not own
+    assert not net.statistics
+    with pytest.warns(UserWarning, match="do not fit it: call joslim.recalibrate"):
+        net.use(small)
 
 
 def test_a_network_can_be_saved_whole_while_slimmed(net, x, assert_same):
@@ -186,9 +250,9 @@ def test_a_copy_is_independent(net, x):
 
 
 @pytest.mark.parametrize("name", ["BottleneckResNet", "DenseNet"])
-def test_the_dtype_may_change_while_slimmed(strangers, children, assert_same, name):
-    net = copy.deepcopy(strangers.slimmed(name)[1])
-    (x,) = strangers.inputs_for(name)
+def test_the_dtype_may_change_while_slimmed(networks, children, assert_same, name):
+    net = copy.deepcopy(networks.slimmed(name)[1])
+    (x,) = networks.inputs_for(name)
     widths = children(net.space)[1]
     with net.at(widths):
         joslim.recalibrate(net, [x])
@@ -318,8 +382,8 @@ def frames(net, x, all_widths, assert_same):
 
 
 @pytest.mark.usefixtures("dynamo")
-def test_two_compilations_serve_all_widths(strangers, x, children, assert_same):
-    net = joslim.slim(strangers.fresh("InvertedResiduals"), x, low=0.6).eval()
+def test_two_compilations_serve_all_widths(networks, x, children, assert_same):
+    net = joslim.slim(networks.fresh("InvertedResiduals"), x, low=0.6).eval()
     all_widths = [net.space.full, *children(net.space, 8)]
     assert 1 <= frames(net, x, all_widths, assert_same) <= 3
 
@@ -339,9 +403,9 @@ def test_children_with_some_layers_whole_are_not_compiled_anew(chain, x, assert_
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_moving_to_cuda_while_slimmed(strangers, children, assert_same):
-    net = copy.deepcopy(strangers.slimmed("DenseNet")[1])
-    inputs = strangers.inputs_for("DenseNet")
+def test_moving_to_cuda_while_slimmed(networks, children, assert_same):
+    net = copy.deepcopy(networks.slimmed("DenseNet")[1])
+    inputs = networks.inputs_for("DenseNet")
     widths = children(net.space)[1]
     with net.at(widths):
         here = run(net, inputs)
@@ -349,11 +413,11 @@ def test_moving_to_cuda_while_slimmed(strangers, children, assert_same):
     assert_same(there.cpu(), here)
 
 
-def test_use_warns_of_statistics_that_do_not_fit(strangers):
-    net = copy.deepcopy(strangers.slimmed("InvertedResiduals")[1]).eval()
+def test_use_warns_of_statistics_that_do_not_fit(networks):
+    net = copy.deepcopy(networks.slimmed("InvertedResiduals")[1]).eval()
     with pytest.warns(UserWarning, match="do not fit it: call joslim.recalibrate"):
         net.use(net.space.smallest)
-    joslim.recalibrate(net, [strangers.inputs_for("InvertedResiduals")])
+    joslim.recalibrate(net, [networks.inputs_for("InvertedResiduals")])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         net.use(net.space.full)

@@ -1,9 +1,11 @@
-"""The exam that every stranger's network sits, and what `slim` refuses."""
+"""Checks that every example network passes, and inputs that `slim` refuses."""
 
 from __future__ import annotations
 
 import copy
 import pickle
+import re
+import warnings
 from typing import Any
 
 import numpy as np
@@ -26,22 +28,22 @@ def run(model: Any, inputs: tuple[Tensor, ...]) -> Any:
 # --- the exam -------------------------------------------------------------------------------------
 
 
-def test_nothing_changes_at_full_width(stranger, strangers, assert_same):
-    model, net = strangers.slimmed(stranger)
-    inputs = strangers.inputs_for(stranger)
+def test_nothing_changes_at_full_width(network_name, networks, assert_same):
+    model, net = networks.slimmed(network_name)
+    inputs = networks.inputs_for(network_name)
     assert_same(run(net, inputs), run(model, inputs), tolerance=0)
 
 
-def test_state_dict_keeps_its_keys_and_values(stranger, strangers):
-    model, net = strangers.slimmed(stranger)
+def test_state_dict_keeps_its_keys_and_values(network_name, networks):
+    model, net = networks.slimmed(network_name)
     before, after = model.state_dict(), net.state_dict()
     assert list(before) == list(after)
     assert all(torch.equal(before[key], after[key]) for key in before)
 
 
-def test_knobs_are_found_and_each_of_them_matters(stranger, strangers):
-    _, net = strangers.slimmed(stranger)
-    assert len(net.space) >= max(2, strangers.STRANGERS[stranger].knobs)
+def test_knobs_are_found_and_each_of_them_matters(network_name, networks):
+    _, net = networks.slimmed(network_name)
+    assert len(net.space) >= max(2, networks.NETWORKS[network_name].knobs)
     params = joslim.cost("params", net)
     full = np.ones((1, len(net.space)))
     for position, low in enumerate(net.space.low):
@@ -50,17 +52,17 @@ def test_knobs_are_found_and_each_of_them_matters(stranger, strangers):
         assert params.of(turned)[0] < params.of(full)[0]
 
 
-def test_sliced_network_equals_the_child_cut_out(stranger, strangers, children, assert_same):
-    _, net = strangers.slimmed(stranger)
-    inputs = strangers.inputs_for(stranger)
+def test_sliced_network_equals_the_child_cut_out(network_name, networks, children, assert_same):
+    _, net = networks.slimmed(network_name)
+    inputs = networks.inputs_for(network_name)
     for widths in children(net.space, 5):
         with net.at(widths):
             sliced = run(net, inputs)
         assert_same(sliced, run(net.child(widths), inputs))
 
 
-def test_a_child_is_an_ordinary_module(stranger, strangers, children):
-    model, net = strangers.slimmed(stranger)
+def test_a_child_is_an_ordinary_module(network_name, networks, children):
+    model, net = networks.slimmed(network_name)
     child = net.child(children(net.space, 1)[1])
     classes = {name: type(module) for name, module in model.named_modules()}
     assert {name: type(module) for name, module in child.named_modules()} == classes
@@ -70,10 +72,10 @@ def test_a_child_is_an_ordinary_module(stranger, strangers, children):
     assert list(child.state_dict()) == list(model.state_dict())
 
 
-def test_costs_equal_those_of_the_child(stranger, strangers, children):
-    _, net = strangers.slimmed(stranger)
+def test_costs_equal_those_of_the_child(network_name, networks, children):
+    _, net = networks.slimmed(network_name)
     macs, params = joslim.cost("macs", net), joslim.cost("params", net)
-    inputs = strangers.inputs_for(stranger, batch=1)
+    inputs = networks.inputs_for(network_name, batch=1)
     for widths in [net.space.full, *children(net.space)]:
         child = net.child(widths)
         with FlopCounterMode(display=False) as counter:
@@ -81,13 +83,15 @@ def test_costs_equal_those_of_the_child(stranger, strangers, children):
         assert 2 * macs(widths) == counter.get_total_flops()
         assert params(widths) == sum(p.numel() for p in child.parameters())
     assert net.active == net.space.full
+    # Two transforms of Fourier; all that others do is counted or costs nothing.
+    assert len(net.uncounted) == (2 if network_name == "NoRules" else 0)
 
 
-def test_training_at_a_width_leaves_the_rest_without_gradient(stranger, strangers, children):
-    net = copy.deepcopy(strangers.slimmed(stranger)[1]).train()
+def test_training_at_a_width_leaves_the_rest_without_gradient(network_name, networks, children):
+    net = copy.deepcopy(networks.slimmed(network_name)[1]).train()
     widths = children(net.space, 1, seed=11)[1]
     with net.at(widths):
-        outputs = net(*strangers.inputs_for(stranger, batch=4))
+        outputs = net(*networks.inputs_for(network_name, batch=4))
         loss = sum(leaf.square().mean() for leaf in torch.utils._pytree.tree_leaves(outputs))
         loss.backward()
     cut = 0
@@ -112,14 +116,14 @@ def test_training_at_a_width_leaves_the_rest_without_gradient(stranger, stranger
 
 
 @pytest.mark.parametrize("way", [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))])
-def test_copies_and_pickles_agree(stranger, strangers, children, assert_same, way):
-    if way is not copy.deepcopy and not strangers.STRANGERS[stranger].pickles:
+def test_copies_and_pickles_agree(network_name, networks, children, assert_same, way):
+    if way is not copy.deepcopy and not networks.NETWORKS[network_name].pickles:
         with pytest.raises((AttributeError, pickle.PicklingError)):
-            way(strangers.slimmed(stranger)[1])
+            way(networks.slimmed(network_name)[1])
         return
-    _, net = strangers.slimmed(stranger)
+    _, net = networks.slimmed(network_name)
     other = way(net)
-    inputs = strangers.inputs_for(stranger)
+    inputs = networks.inputs_for(network_name)
     assert other.space == net.space
     widths = children(net.space, 1)[1]
     with net.at(widths), other.at(widths):
@@ -142,21 +146,21 @@ def snapshot(model: nn.Module) -> dict[str, Any]:
     }
 
 
-def test_a_model_that_is_refused_is_left_as_it_was(stranger, strangers):
-    model = strangers.fresh(stranger)
+def test_a_model_that_is_refused_is_left_as_it_was(network_name, networks):
+    model = networks.fresh(network_name)
     before, tensors = snapshot(model), copy.deepcopy(model.state_dict())
     with pytest.raises(UserError, match="keep"):
-        joslim.slim(model, strangers.inputs_for(stranger), keep=["no such layer"])
+        joslim.slim(model, networks.inputs_for(network_name), keep=["no such layer"])
     assert snapshot(model) == before
     assert all(torch.equal(value, tensors[key]) for key, value in model.state_dict().items())
 
 
-def test_modes_statistics_and_generators_are_left_alone(stranger, strangers):
-    model = strangers.fresh(stranger).train()
+def test_modes_statistics_and_generators_are_left_alone(network_name, networks):
+    model = networks.fresh(network_name).train()
     next(model.children()).eval()
     modes = [module.training for module in model.modules()]
     before, state = copy.deepcopy(model.state_dict()), torch.get_rng_state()
-    net = joslim.slim(model, strangers.inputs_for(stranger))
+    net = joslim.slim(model, networks.inputs_for(network_name))
     assert net is model
     assert [module.training for module in net.modules()] == modes
     assert all(torch.equal(value, before[key]) for key, value in net.state_dict().items())
@@ -241,18 +245,26 @@ def test_buffers_that_forward_replaces_are_put_back():
     assert float(net.scale) == 1.0
 
 
-def test_the_smallest_child_of_a_batch_is_traced_with_one_image(strangers):
-    inputs = strangers.inputs_for("UNet", batch=5)
-    net = joslim.slim(strangers.fresh("UNet"), inputs)
+def test_statistics_of_scripted_norms_stay():
+    inner = torch.jit.script(nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d(3, 3, 1)))
+    model = nn.Sequential(nn.Conv2d(3, 8, 1), nn.Conv2d(8, 3, 1), inner).train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    net = joslim.slim(model, torch.randn(4, 3, 4, 4))
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+
+
+def test_the_smallest_child_of_a_batch_is_traced_with_one_image(networks):
+    inputs = networks.inputs_for("UNet", batch=5)
+    net = joslim.slim(networks.fresh("UNet"), inputs)
     assert joslim.cost("macs", net)(net.space.full) == joslim.cost(
-        "macs", strangers.slimmed("UNet")[1]
-    )(strangers.slimmed("UNet")[1].space.full)
+        "macs", networks.slimmed("UNet")[1]
+    )(networks.slimmed("UNet")[1].space.full)
 
 
-def test_a_lone_tensor_and_a_tuple_are_the_same_example(strangers):
-    (x,) = strangers.inputs_for("PReluNet")
-    one = joslim.slim(strangers.fresh("PReluNet"), x)
-    assert one.space == joslim.slim(strangers.fresh("PReluNet"), (x,)).space
+def test_a_lone_tensor_and_a_tuple_are_the_same_example(networks):
+    (x,) = networks.inputs_for("PReluNet")
+    one = joslim.slim(networks.fresh("PReluNet"), x)
+    assert one.space == joslim.slim(networks.fresh("PReluNet"), (x,)).space
 
 
 # --- bad input ------------------------------------------------------------------------------------
@@ -285,6 +297,29 @@ BAD = {
 }
 
 
+def compiled_within():
+    model = MovingScale()
+    model.conv.compile(backend="eager")
+    return model
+
+
+BAD |= {
+    "compiled": (lambda: torch.compile(OnlyHead(), backend="eager"), torch.zeros(1, 4), {},
+                 r"^model: it is compiled; slim it first"),
+    "compiled within": (compiled_within, torch.zeros(1, 3, 4, 4), {}, r"^model: it is compiled"),
+    "scripted": (lambda: torch.jit.script(OnlyHead()), torch.zeros(1, 4), {},
+                 r"^model: it is TorchScript"),
+    "traced": (lambda: torch.jit.trace(OnlyHead(), torch.zeros(1, 4)), torch.zeros(1, 4), {},
+               r"^model: it is TorchScript"),
+    "partly meta": (lambda: nn.Sequential(OnlyHead(), OnlyHead().to("meta")), torch.zeros(1, 4), {},
+                    r"^model: some of its tensors are on the meta device"),
+    "meta model": (lambda: OnlyHead().to("meta"), torch.zeros(1, 4), {},
+                   r"^example_input: it is on the device cpu, .* device='meta'"),
+    "meta example": (OnlyHead, torch.zeros(1, 4, device="meta"), {},
+                     r"^example_input: it is on the device meta, .* device='cpu'"),
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_gets_one_clear_line(case):
     make, example, options, message = BAD[case]
@@ -293,29 +328,29 @@ def test_bad_input_gets_one_clear_line(case):
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_a_slimmable_network_is_not_slimmed_again(strangers):
-    net = copy.deepcopy(strangers.slimmed("PReluNet")[1])
+def test_a_slimmable_network_is_not_slimmed_again(networks):
+    net = copy.deepcopy(networks.slimmed("PReluNet")[1])
     with pytest.raises(UserError, match="slimmable already"):
-        joslim.slim(net, strangers.inputs_for("PReluNet"))
+        joslim.slim(net, networks.inputs_for("PReluNet"))
 
 
-def test_a_part_that_is_slimmable_already_is_refused(strangers):
-    net = copy.deepcopy(strangers.slimmed("PReluNet")[1])
+def test_a_part_that_is_slimmable_already_is_refused(networks):
+    net = copy.deepcopy(networks.slimmed("PReluNet")[1])
     with pytest.raises(UserError, match="slimmable already"):
         joslim.slim(nn.Sequential(net, nn.Linear(5, 4), nn.Linear(4, 3)), torch.randn(1, 3, 16, 16))
 
 
-def test_every_knob_has_a_name(strangers):
-    _, net = strangers.slimmed("BareParameters")
+def test_every_knob_has_a_name(networks):
+    _, net = networks.slimmed("BareParameters")
     assert all(knob.name for knob in net.space.knobs)
 
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("name", ["DenseNet", "EfficientNet"])
-def test_slimming_on_cuda(strangers, children, assert_same, name):
-    inputs = tuple(x.cuda() for x in strangers.inputs_for(name))
-    net = joslim.slim(strangers.fresh(name).cuda(), inputs)
+def test_slimming_on_cuda(networks, children, assert_same, name):
+    inputs = tuple(x.cuda() for x in networks.inputs_for(name))
+    net = joslim.slim(networks.fresh(name).cuda(), inputs)
     for widths in children(net.space):
         with net.at(widths):
             sliced = run(net, inputs)
@@ -380,7 +415,7 @@ def branch(m, x):
 
 
 def test_a_branch_on_a_remainder_freezes():
-    with pytest.raises(UserError, match="compared in forward"):
+    with pytest.raises(UserError, match=r"compared with 0 in test_slim.py:\d+"):
         joslim.slim(Conv(branch), torch.zeros(1, 3, 6, 6))
 
 
@@ -401,11 +436,11 @@ def test_operations_without_a_rule_are_priced_all_the_same():
     assert 2 * joslim.cost("macs", net)(net.space.smallest) == counter.get_total_flops()
 
 
-def test_shared_children_have_buffers_of_their_own(strangers):
-    _, net = strangers.slimmed("BottleneckResNet")
+def test_shared_children_have_buffers_of_their_own(networks):
+    _, net = networks.slimmed("BottleneckResNet")
     before = {name: buffer.clone() for name, buffer in net.named_buffers()}
     child = net.child(net.space.smallest, share=True)
-    child.train()(*strangers.inputs_for("BottleneckResNet"))
+    child.train()(*networks.inputs_for("BottleneckResNet"))
     assert all(torch.equal(buffer, before[name]) for name, buffer in net.named_buffers())
 
 
@@ -423,3 +458,117 @@ def test_a_low_may_be_any_real_number():
     model = Conv(lambda m, x: m.second(m.first(x)))
     net = joslim.slim(model, torch.zeros(1, 3, 6, 6), low=np.float32(0.5))
     assert net.space.smallest.counts == (4,)
+
+
+# --- what costs are counted for -------------------------------------------------------------------
+
+
+class Sequences(nn.Module):
+    """Two linear layers, something along the first axis, and two linear layers."""
+
+    def __init__(self, mix):
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 10), nn.Linear(10, 8)
+        self.third, self.last = nn.Linear(8, 8), nn.Linear(8, 3)
+        self.mix = mix
+
+    def forward(self, x, *others):
+        return self.last(self.third(self.mix(self.second(self.first(x)), *others)))
+
+
+def causal(x):
+    """Each step depends on those before it, and so the first one on none."""
+    return x.cumsum(0)
+
+
+def attending(x):
+    return (x @ x.transpose(-1, -2)).softmax(-1) @ x
+
+
+DEPENDENT = {
+    "steps of time": (lambda: Sequences(causal), torch.zeros(5, 2, 6)),
+    "points that attend": (lambda: Sequences(attending), torch.zeros(5, 6)),
+    "the last step": (lambda: Sequences(lambda x: x[-1]), torch.zeros(5, 2, 6)),
+    "a mean": (lambda: Sequences(lambda x: x - x.mean(0)), torch.zeros(5, 6)),
+    "a loss": (lambda: Sequences(lambda x: x.mean(0)), torch.ones(5, 6)),
+    "single samples fail": (lambda: Sequences(lambda x: x.view(5, 8)), torch.ones(5, 6)),
+}
+
+
+@pytest.mark.parametrize("case", DEPENDENT)
+def test_an_example_that_is_no_batch_is_priced_whole_and_that_is_said(case):
+    make, example = DEPENDENT[case]
+    torch.manual_seed(0)
+    shape = re.escape(str(tuple(example.shape)))
+    with pytest.warns(UserWarning, match=rf"^example_input: costs are for all of {shape}"):
+        net = joslim.slim(make(), example)
+    assert torch.equal(net.example[0], example)
+    whole = joslim.cost("macs", net)(net.space.full)
+    assert whole >= example.numel() // 6 * (6 * 10 + 10 * 8)
+
+
+INDEPENDENT = {
+    "places": (lambda: Sequences(lambda x: attending(x)), (torch.zeros(5, 2, 6),)),
+    "batch first": (
+        lambda: Sequences(lambda x: x + x.cumsum(1)),
+        (torch.zeros(5, 7, 6),),
+    ),
+    "outputs with the batch elsewhere": (
+        lambda: Sequences(lambda x: x.transpose(0, 1)),
+        (torch.zeros(5, 7, 6),),
+    ),
+    "samples joined with places": (
+        lambda: Sequences(lambda x: x.flatten(0, 1)),
+        (torch.zeros(5, 7, 6),),
+    ),
+    "two inputs": (lambda: Sequences(lambda x, y: x * y), (torch.zeros(5, 6), torch.ones(5, 1))),
+    "a scalar for all": (
+        lambda: Sequences(lambda x, y: x * y),
+        (torch.zeros(5, 6), torch.tensor(2.0)),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", INDEPENDENT)
+def test_of_a_batch_one_sample_is_priced(case):
+    make, example = INDEPENDENT[case]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        net = joslim.slim(make(), example)
+        one = joslim.slim(make(), tuple(x[:1] if x.dim() else x for x in example))
+    assert net.example[0].shape == (1, *example[0].shape[1:])
+    assert joslim.cost("macs", net)(net.space.full) == joslim.cost("macs", one)(one.space.full)
+
+
+def test_inputs_without_a_common_first_axis_are_priced_whole_and_that_is_said():
+    example = (torch.zeros(5, 6), torch.ones(1, 8))
+    with pytest.warns(UserWarning, match=r"costs are for all of \(5, 6\), \(1, 8\)"):
+        net = joslim.slim(Sequences(lambda x, y: x * y), example)
+    assert joslim.cost("macs", net)(net.space.full) == 5 * (60 + 80 + 64 + 24)
+
+
+def test_what_feeds_a_recurrent_layer_says_so():
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(6, 10), nn.Linear(10, 8)
+            self.lstm, self.last = nn.LSTM(8, 4, batch_first=True), nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.last(self.lstm(self.second(self.first(x)))[0])
+
+    net = joslim.slim(Recurrent(), torch.zeros(1, 5, 6))
+    reasons = {frozen.layer: frozen.why for frozen in net.frozen}
+    assert reasons["second"] == "feeds nn.LSTM, which needs a fixed size"
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.filterwarnings("ignore:example_input")
+def test_a_network_without_values_has_the_same_space(batch: int) -> None:
+    from joslim.models import resnet8
+
+    real = joslim.slim(resnet8(), torch.zeros(1, 3, 16, 16))
+    with torch.device("meta"):
+        blank = joslim.slim(resnet8(), torch.zeros(batch, 3, 16, 16))
+    assert blank.space == real.space
+    assert blank.child(blank.space.smallest).conv1.weight.is_meta

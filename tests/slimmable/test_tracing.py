@@ -9,24 +9,23 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import joslim
-from joslim.slimmable.axes import Algebra, Locked, fixed, fresh, is_fixed, length
-from joslim.slimmable.declare import declare
-from joslim.slimmable.lengths import Length
+from joslim.slimmable import op_rules
+from joslim.slimmable.layer_specs import layer_spec
+from joslim.slimmable.symbolic_axes import Algebra, Locked, fixed, fresh, is_fixed, length
+from joslim.slimmable.symbolic_int import SymbolicInt
 from joslim.slimmable.tracing import (
     OpFailed,
     Tracer,
-    forgotten,
     op_name,
-    tensors_in,
     trace,
-    undisturbed,
+    without_symbols,
 )
 
 
 def traced(model, *inputs, training=False):
-    declared = {module: declare(module, True) for module in model.modules()}
+    specs = {module: layer_spec(module, True) for module in model.modules()}
     algebra = Algebra()
-    return trace(model, inputs, declared, algebra, training), declared
+    return trace(model, inputs, specs, algebra, training), specs
 
 
 class Two(nn.Module):
@@ -52,9 +51,9 @@ def test_outputs_are_frozen_and_say_so():
 
 
 def test_joined_layers_share_their_axes():
-    _, declared = traced(model := Two(), torch.randn(1, 3, 5, 5))
-    out = declared[model.one].tensors["weight"][0]
-    inside = declared[model.two].tensors["weight"][1]
+    _, specs = traced(model := Two(), torch.randn(1, 3, 5, 5))
+    out = specs[model.one].tensors["weight"][0]
+    inside = specs[model.two].tensors["weight"][1]
     out[0].var.units = inside[0].var.units = 5
     assert length(out) == length(inside) == 5
 
@@ -98,10 +97,10 @@ def test_sizes_know_what_they_count_while_tracing():
     tracer.remember(x, [fixed(2), axis])
     with tracer:
         assert type(x.shape[0]) is int
-        assert isinstance(x.shape[1], Length)
-        assert isinstance(x.size(1), Length)
-        assert isinstance(x.size(dim=-1), Length)
-        assert isinstance(x.size()[1], Length)
+        assert isinstance(x.shape[1], SymbolicInt)
+        assert isinstance(x.size(1), SymbolicInt)
+        assert isinstance(x.size(dim=-1), SymbolicInt)
+        assert isinstance(x.size()[1], SymbolicInt)
         assert [int(size) for size in x.shape] == [2, 8]
     assert type(x.shape[1]) is int
 
@@ -141,36 +140,11 @@ def test_one_name_for_all_forms_of_an_operation(func, name):
 
 
 def test_torch_gets_integers_that_forgot_what_a_length_counts():
-    number = Length.of(Algebra(), fresh(8))
-    assert type(forgotten(number)) is int
-    assert type(forgotten(slice(None, number)).stop) is int
-    assert type(forgotten(torch.Size([2, number]))[1]) is int
-    assert forgotten("text") == "text"
-
-
-def test_tensors_are_found_in_outputs_of_any_class():
-    class Output:
-        def __init__(self):
-            self.logits, self.rest = torch.zeros(1), {"aux": [torch.ones(2)]}
-
-    assert [len(t) for t in tensors_in({"a": (Output(), torch.zeros(3)), "b": None})] == [1, 2, 3]
-
-
-def test_undisturbed_puts_everything_back():
-    model = nn.Sequential(nn.BatchNorm1d(4), nn.Dropout(0.5))
-    model[1].eval()
-    before = {key: value.clone() for key, value in model.state_dict().items()}
-    state = torch.get_rng_state()
-    with undisturbed(model, training=True):
-        assert model[1].training
-        assert not model[0].training
-        assert not torch.is_grad_enabled()
-        model[0].running_mean.add_(1)
-        model(torch.randn(3, 4))
-    assert model[0].training
-    assert not model[1].training
-    assert torch.equal(torch.get_rng_state(), state)
-    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    number = SymbolicInt.of(Algebra(), fresh(8))
+    assert type(without_symbols(number)) is int
+    assert type(without_symbols(slice(None, number)).stop) is int
+    assert type(without_symbols(torch.Size([2, number]))[1]) is int
+    assert without_symbols("text") == "text"
 
 
 def test_skipped_layers_are_not_seen():
@@ -191,3 +165,35 @@ def test_a_compiled_module_is_priced_once():
     with FlopCounterMode(display=False) as counter:
         child(torch.zeros(1, 3, 6, 6))
     assert 2 * joslim.cost("macs", net)(net.space.smallest) == counter.get_total_flops()
+
+
+def test_a_rule_that_miscounts_is_named(monkeypatch):
+    linear = op_rules.RULES["linear"]
+
+    def twice(t, *arguments):
+        axes = linear.apply(t, *arguments)
+        t._current.multiplies *= 2
+        return axes
+
+    wrong = op_rules.Rule(twice, linear.signature, linear.reuses)
+    monkeypatch.setitem(op_rules.RULES, "linear", wrong)
+    model = nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 2))
+    with pytest.warns(UserWarning, match="linear: 48 counted, 24 by torch's counter in 0"):
+        net = joslim.slim(model, torch.zeros(1, 3))
+    assert [u.layer for u in net.uncounted] == ["0", "1"]
+
+
+def test_products_outside_of_all_operations_are_named():
+    class Hidden(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(3, 8), nn.Linear(8, 2)
+
+        def forward(self, x):
+            x = self.first(x)
+            with torch._C.DisableTorchFunction():
+                torch.ones(2, 3) @ torch.ones(3, 5)
+            return self.last(x)
+
+    with pytest.warns(UserWarning, match="30 multiply-adds outside of all operations"):
+        joslim.slim(Hidden(), torch.zeros(1, 3))

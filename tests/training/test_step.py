@@ -5,17 +5,21 @@ from __future__ import annotations
 import copy
 import math
 from collections import OrderedDict, namedtuple
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 import joslim
 from joslim import RunFailed, SlimmableNet, Widths
+from joslim.slimmable.layers import slimmable_class
 from joslim.training.distillation import soft_cross_entropy
 from joslim.training.step import backward, detached, refuse_non_finite
 
@@ -272,6 +276,73 @@ def test_a_wrapper_is_what_is_called() -> None:
     wrapper = Wrapper(net)
     backward(wrapper, net, four(net), (x,), y, F.cross_entropy, soft_cross_entropy)
     assert wrapper.calls == 4
+
+
+class Checkpointed(Tiny):
+    """Activations of the convs are computed again in the backward pass."""
+
+    reentrant = False
+
+    def forward(self, x: Tensor) -> Any:
+        if self.reentrant:  # it gives gradients only where an input has some
+            x = x + self.head.bias.sum() * 0
+        x = checkpoint(self.convs, x, use_reentrant=self.reentrant)
+        return self.head(x.mean(dim=(2, 3)))
+
+    def convs(self, x: Tensor) -> Tensor:
+        return F.relu(self.two(F.relu(self.norm(self.one(x)))))
+
+
+def checkpointed(reentrant: bool) -> SlimmableNet:
+    """With the weights of `make`, made slimmable before the first checkpoint is reached."""
+    net = make()
+    net.__class__ = slimmable_class(Checkpointed, (), (SlimmableNet,))
+    net.reentrant = reentrant
+    return net
+
+
+@pytest.fixture
+def one_process(tmp_path: Any) -> Iterator[None]:
+    meeting = f"file://{tmp_path / 'meeting'}"
+    dist.init_process_group("gloo", init_method=meeting, rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+REENTRANT = pytest.mark.parametrize("reentrant", [False, True], ids=["not reentrant", "reentrant"])
+
+
+@REENTRANT
+@pytest.mark.parametrize("distributed", [False, True], ids=["alone", "distributed"])
+@pytest.mark.usefixtures("one_process")
+def test_checkpointed_activations_are_those_of_the_width(
+    reentrant: bool, distributed: bool
+) -> None:
+    net, (x, y) = checkpointed(reentrant), batch()
+    expected = by_hand(make(), four(net), x, y)
+    model = DistributedDataParallel(net) if distributed else net
+    backward(model, net, four(net), (x,), y, F.cross_entropy, soft_cross_entropy)
+    assert_equal_gradients(gradients(net), expected)
+    assert net.active == net.space.full
+
+
+@REENTRANT
+def test_a_loop_with_a_scaler_checkpoints_at_every_width(reentrant: bool) -> None:
+    net, (x, y) = checkpointed(reentrant), batch()
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    slimming = joslim.Slimming(net, method="slim", total_steps=1, scoring=[(x, y)], full_first=0)
+
+    def differentiate(loss: Tensor) -> None:
+        scaler.scale(loss).backward()
+
+    slimming.backward(x, y, F.cross_entropy, differentiate)
+    weights = {"full_weight": slimming.sandwich.full_weight, "other_weight": slimming._other_weight}
+    plain = make()
+    terms = (x,), y, F.cross_entropy, soft_cross_entropy
+    backward(plain, plain, slimming.widths, *terms, **weights)
+    expected = {name: 1024 * value for name, value in gradients(plain).items()}
+    assert len(slimming.widths) > 1
+    assert_equal_gradients(gradients(net), expected)
 
 
 def test_several_inputs() -> None:

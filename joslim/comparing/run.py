@@ -1,0 +1,316 @@
+"""`joslim.compare`: methods x seeds x costs x networks, as one job that can be stopped and grown.
+
+Each training is an ordinary run folder and a process of its own, so that one that fails takes no
+other with it. Training, checkpoints and resuming are those of `joslim train --resume`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from joslim import __version__
+from joslim.comparing.launchers import JOBS, Engine, Handle, make_engine
+from joslim.comparing.plan import (
+    FILE,
+    Plan,
+    Task,
+    asked_plan,
+    entries_of_plan,
+    is_comparison,
+    last_line,
+    log_of,
+)
+from joslim.errors import Stopped, UserError, unknown
+from joslim.results.comparison import SHARES, Comparison
+from joslim.results.run_files import CONFIG, is_finished, status_of
+from joslim.runs.config import DEFAULTS
+
+BAD_INPUT = 2
+# Seconds between two looks at the processes, and between two calls of the watcher.
+PAUSE = 0.1
+REPORT = 1.0
+
+
+@dataclass(frozen=True)
+class Status:
+    """How far one training is. state: waiting, training, judging, finished, failed or stopped."""
+
+    name: str
+    state: str
+    done: int = 0
+    total: int = 0
+
+
+Watcher = Callable[[list[Status]], None]
+
+
+def compare(
+    methods: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None,
+    costs: Sequence[str] | None = None,
+    models: Sequence[str] | None = None,
+    *,
+    out: str | Path,
+    at_once: int | None = None,
+    engine: str = "local",
+    watch: Watcher = lambda statuses: None,
+    against: str | None = None,
+    shares: Sequence[float] = SHARES,
+    sizes: Sequence[float] = (),
+    **config: Any,
+) -> Comparison:
+    """Train several methods with several seeds on equal terms, and compare them.
+
+    Each training is a run of its own inside the folder. A training that fails does not stop the
+    others. After Ctrl-C, or with further methods or seeds, the same call trains only what is
+    missing.
+
+    Args:
+        methods: Names in `joslim.METHODS`. By default those that the comparison was started with.
+        seeds: Random seeds.
+        costs: Names in `joslim.COSTS`.
+        models: Names in `joslim.models.MODELS`, or "package.module:function".
+        out: Folder of the comparison.
+        at_once: Number of trainings at the same time; by default one for each GPU, or for each
+            core.
+        engine: "local", or "submitit" for a cluster.
+        watch: A function that is called every second with the status of each training.
+        against: The method that the others are tested against; see `Comparison.table`.
+        shares: Costs at which the table shows the error, as shares of the cost of the full network.
+        sizes: Costs at which the table shows the error.
+        config: All other settings of `joslim.train`, for all trainings.
+
+    Returns:
+        The comparison.
+
+    Raises:
+        UserError: A setting is not valid, or differs from that of the trainings in the folder.
+
+    Examples:
+        >>> settings = dict(steps=4, every=2, threads=1)
+        >>> comparison = joslim.compare(["slim"], seeds=[0], out="comparison", **settings)
+        >>> [row["method"] for row in comparison.table()]
+        ['slim']
+    """
+    from joslim.runs.folder import RunFolder
+
+    if "RANK" in os.environ:
+        raise UserError("compare: its runs are processes of their own; start it without torchrun")
+    folder = Path(out)
+    _check_folder(folder)
+    _check_models(models or ())
+    lists = {"models": models, "costs": costs, "methods": methods, "seeds": seeds}
+    with RunFolder(folder).locked():
+        plan = _train_missing(folder, lists, config, against, (engine, at_once, watch))
+        comparison = Comparison(entries_of_plan(folder, plan))
+        comparison.refuse_unequal_terms()
+        comparison.write(folder, against=against, shares=shares, sizes=sizes)
+    return comparison
+
+
+def _train_missing(
+    folder: Path,
+    lists: Mapping[str, Sequence[Any] | None],
+    config: Mapping[str, Any],
+    against: str | None,
+    how: tuple[str, int | None, Watcher],
+) -> Plan:
+    """Grow the plan of the folder by the runs that are asked for, and train those not finished.
+
+    how: engine, at_once and watch of `compare`.
+    """
+    engine_name, at_once, watch = how
+    known = Plan.read(folder) if is_comparison(folder) else None
+    asked = asked_plan(lists, config, known)
+    plan = asked if known is None else known.grown(asked)
+    methods = plan.values("method")
+    if against is not None and against not in methods:
+        raise unknown("against", against, methods)
+    todo = [task for task in asked.tasks if not is_finished(folder / task.name)]
+    device, threads = (plan.settings.get(key, DEFAULTS[key]) for key in ("device", "threads"))
+    engine = make_engine(engine_name, len(todo), at_once, device, threads, folder)
+    plan = plan.running(todo, min(engine.at_once, len(todo)))
+    _write_plan(folder, plan)
+    try:
+        _train_all(plan, todo, folder, engine, watch)
+    except UserError:
+        _take_back(folder, plan, known)
+        raise
+    return plan
+
+
+def _check_models(models: Sequence[Any]) -> None:
+    """Refuse an unknown network before the trainings of the others begin."""
+    from joslim.runs.network import find_maker
+
+    for model in models if not isinstance(models, str) else ():
+        try:
+            find_maker(str(model))
+        except UserError as error:
+            raise UserError(str(error).replace("model:", "models:", 1)) from error
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuse a folder that holds anything else than a comparison."""
+    try:
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"out: {str(folder)!r} is a file, a folder is needed")
+        found = folder.iterdir() if folder.is_dir() else ()
+        others = [path for path in found if not path.name.startswith(JOBS)]
+    except OSError as error:
+        raise UserError(f"out: cannot read {str(folder)!r}: {error.strerror}") from error
+    if others and not is_comparison(folder):
+        raise UserError(f"out: {str(folder)!r} is not empty and holds no comparison; type another")
+
+
+def _write_plan(folder: Path, plan: Plan) -> None:
+    from joslim.runs.folder import RunFolder
+
+    try:
+        RunFolder(folder).write(FILE, {"joslim": __version__, **plan.to_json()})
+    except OSError as error:
+        raise UserError(f"out: cannot write into {str(folder)!r}: {error.strerror}") from error
+
+
+def _take_back(folder: Path, plan: Plan, known: Plan | None) -> None:
+    """After bad input, remove the new runs that never started from the plan, and their logs."""
+    before = known.tasks if known is not None else ()
+    new = [
+        task
+        for task in plan.tasks
+        if task not in before and not (folder / task.name / CONFIG).is_file()
+    ]
+    for task in new:
+        with suppress(OSError):
+            log_of(folder / task.name).unlink()
+    kept = tuple(task for task in plan.tasks if task not in new)
+    if kept:
+        settings = plan.settings if known is None else known.settings
+        _write_plan(folder, Plan(kept, settings, plan.at_once))
+    else:
+        (folder / FILE).unlink()
+
+
+# The processes
+
+
+@dataclass(frozen=True)
+class Running:
+    task: Task
+    handle: Handle
+    place: int
+
+
+def _train_all(
+    plan: Plan, todo: Sequence[Task], folder: Path, engine: Engine, watch: Watcher
+) -> None:
+    """Train as many runs at once as the engine allows, until all have ended or a signal comes."""
+    from joslim.runs.driver import stopping
+
+    states = {task.name: "waiting" for task in todo}
+    waiting = list(todo)
+    report = Reporter(folder, states, watch)
+    with stopping() as stop, _stopped_on_exit() as running:
+        while waiting or running:
+            while waiting and len(running) < engine.at_once:
+                running.append(_started(plan, waiting.pop(0), folder, engine, running))
+            ended = [run for run in running if run.handle.poll() is not None]
+            running[:] = [run for run in running if run not in ended]
+            for run in ended:
+                states[run.task.name] = _state_at_end(run, log_of(folder / run.task.name))
+            report(running)
+            if stop.asked is not None:
+                left = sum(not is_finished(folder / task.name) for task in todo)
+                words = f"stopped with {left} of {len(todo)} runs to go"
+                raise Stopped(f"{words}; the same command goes on with them", stop.asked)
+            time.sleep(PAUSE)
+
+
+@contextmanager
+def _stopped_on_exit() -> Iterator[list[Running]]:
+    """Give a list of processes; after any exception they are told to stop, and waited for."""
+    running: list[Running] = []
+    try:
+        yield running
+    except BaseException as error:
+        number = error.signal if isinstance(error, Stopped) else signal.SIGTERM
+        for run in running:
+            run.handle.stop(number)
+        try:
+            while any(run.handle.poll() is None for run in running):
+                time.sleep(PAUSE)
+        except KeyboardInterrupt:  # a second Ctrl-C does not wait for checkpoints
+            for run in running:
+                run.handle.stop(signal.SIGKILL)
+            raise
+        raise
+
+
+def _started(
+    plan: Plan, task: Task, folder: Path, engine: Engine, running: Sequence[Running]
+) -> Running:
+    taken = {run.place for run in running}
+    place = next(number for number in range(engine.at_once) if number not in taken)
+    log = log_of(folder / task.name)
+    if log.is_symlink():
+        raise UserError(f"out: {str(log)!r} is a link; a comparison holds its own files")
+    command = training_command(plan.options(task), folder / task.name, engine.threads)
+    try:
+        return Running(task, engine.start(command, log, place), place)
+    except OSError as error:
+        raise UserError(f"out: cannot start {task.name}: {error.strerror or error}") from error
+
+
+def training_command(options: Mapping[str, Any], out: Path, threads: int | None) -> list[str]:
+    """The command `joslim train` with these options."""
+    flags = []
+    for key, value in {"threads": threads, **options}.items():
+        name = key.replace("_", "-")
+        if isinstance(value, bool):
+            # A default may have no flag: there is no --no-sync-norm.
+            if value != DEFAULTS[key]:
+                flags.append(f"--{name}" if value else f"--no-{name}")
+        elif value is not None:
+            flags.append(f"--{name}={value}")
+    return [sys.executable, "-m", "joslim", "train", "--resume", f"--out={out}", *flags]
+
+
+def _state_at_end(run: Running, log: Path) -> str:
+    """Return how a run ended; bad input is most likely that of all runs, and ends all of them."""
+    code = run.handle.poll()
+    assert code is not None
+    if code == BAD_INPUT:
+        raise UserError(f"{run.task.name}: {last_line(log)}")
+    if code < 0:  # the process could not say so itself
+        with log.open("a", encoding="utf-8") as stream:
+            stream.write(f"killed by signal {-code} ({signal.Signals(-code).name})\n")
+    return "failed" if code else "finished"
+
+
+class Reporter:
+    """Tells the watcher how far all trainings are, at most once a second."""
+
+    def __init__(self, folder: Path, states: dict[str, str], watch: Watcher) -> None:
+        self.folder, self.states, self.watch = folder, states, watch
+        self.due = 0.0
+
+    def __call__(self, running: Sequence[Running]) -> None:
+        if not running or time.monotonic() >= self.due:
+            self.due = time.monotonic() + REPORT
+            alive = {run.task.name for run in running}
+            self.watch([self._status(name, alive) for name in self.states])
+
+    def _status(self, name: str, alive: set[str]) -> Status:
+        if name not in alive:
+            return Status(name, self.states[name])
+        status = status_of(self.folder / name)
+        step, total = status.step, status.total or 0
+        return Status(name, "judging" if 0 < total == step else "training", step, total)

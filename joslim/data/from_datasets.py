@@ -1,0 +1,124 @@
+"""A pair (train, test) of data sets from Python: any objects with len() and (image, label) items.
+
+An image is a PIL image, or an array or tensor of bytes (0 to 255) or floats (0 to 1) with the axes
+(height, width), (height, width, channels) or (channels, height, width). All images are copied into
+memory; floats stay floats, because rounding them to bytes would lose information.
+"""
+
+from __future__ import annotations
+
+import operator
+import zlib
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from joslim.data.base import Data, Options
+from joslim.data.folder import as_bytes, convert_mode
+from joslim.data.in_memory import DatasetInfo, Images, MemoryData, resize, set_channels
+from joslim.errors import UserError
+
+
+def load(pair: tuple[Any, Any], options: Options) -> Data:
+    """Load a pair of data sets.
+
+    Images are cropped and flipped as those of CIFAR; `shift` and `flip` of the result change that.
+    """
+    both = pair if isinstance(pair, (tuple, list)) else ()
+    if len(both) != 2 or not all(hasattr(part, "__getitem__") for part in both):
+        kind = type(pair).__name__
+        raise UserError(f"data: {kind} is not a pair (train, test) of data sets with [i] and len()")
+    for part in both:
+        if not hasattr(part, "__len__"):
+            raise UserError(f"data: {type(part).__name__} has no len(); iterables do not do")
+    train, test = both
+    images = _read_all(train, "train", options)
+    classes = getattr(train, "classes", None)
+    if not isinstance(classes, Iterable):  # some data sets give the number of classes
+        classes = range(int(images.labels.max()) + 1 if len(images) else 0)
+    info = DatasetInfo("pair", tuple(map(str, classes)), len(test), shift=8, flip=True)
+    return MemoryData(info, images, lambda: _read_all(test, "test", options), options)
+
+
+def _read_all(dataset: Any, split: str, options: Options) -> Images:
+    """Read all items, and bring the images to the requested channels and size."""
+    pixels: list[Tensor] = []
+    labels, checksum = [], 0
+    for index in range(len(dataset)):
+        where = f"{split}[{index}]"
+        item = dataset[index]
+        if not isinstance(item, (tuple, list)) or len(item) != 2:
+            kind = type(item).__name__
+            raise UserError(f"data: {where} is {kind}; a pair (image, label) is needed")
+        image, label = item
+        tensor = _as_tensor(image, options.channels, where)
+        checksum = zlib.crc32(np.ascontiguousarray(tensor.numpy()).data, checksum)
+        pixels.append(resize(set_channels(tensor[None], options.channels), options.size))
+        try:
+            labels.append(operator.index(label))
+        except TypeError:
+            kind = type(label).__name__
+            raise UserError(
+                f"data: the label of {where} is {kind}; a whole number is needed"
+            ) from None
+    _check_alike(pixels, split)
+    stacked = torch.cat(pixels) if pixels else torch.zeros(0, options.channels, 1, 1)
+    return Images(stacked, torch.tensor(labels, dtype=torch.int64), checksum)
+
+
+def _as_tensor(image: Any, channels: int, where: str) -> Tensor:
+    """Convert an image to a tensor [1 or 3, h, w] of uint8 or float32."""
+    if isinstance(image, Image.Image):
+        return torch.from_numpy(as_bytes(convert_mode(image, channels)).copy())
+    array = image.numpy(force=True) if isinstance(image, Tensor) else np.asarray(image)
+    array = _channels_first(array, isinstance(image, Tensor), where)
+    return torch.from_numpy(np.array(_bytes_or_floats(array, where)))
+
+
+def _channels_first(array: NDArray[Any], is_tensor: bool, where: str) -> NDArray[Any]:
+    """[h, w], [h, w, c] or [c, h, w] -> [1 or 3, h, w]; a fourth channel, alpha, is dropped."""
+    if array.ndim == 2:
+        return array[None]
+    if array.ndim == 3:
+        first, last = array.shape[0] in (1, 3), array.shape[2] in (1, 3, 4)
+        # Where the shape fits both, tensors have their channels first and arrays last.
+        if first and (is_tensor or not last):
+            return array
+        if last:
+            return array.transpose(2, 0, 1)[: 1 if array.shape[2] == 1 else 3]
+    raise UserError(
+        f"data: the image of {where} has the shape {array.shape}; "
+        "height x width (x 1 or 3 channels, first or last) is needed"
+    )
+
+
+def _bytes_or_floats(array: NDArray[Any], where: str) -> NDArray[Any]:
+    """Convert floats to float32, booleans to 0 and 255, and integers that fit to uint8."""
+    if array.dtype.kind == "f":
+        if not np.isfinite(array).all():
+            raise UserError(f"data: the image of {where} has pixels that are not finite")
+        return array.astype(np.float32)
+    if array.dtype.kind == "b":
+        return array.astype(np.uint8) * np.uint8(255)
+    if array.dtype.kind in "iu" and (array.size == 0 or (array.min() >= 0 and array.max() <= 255)):
+        return array.astype(np.uint8)
+    raise UserError(
+        f"data: the image of {where} has pixels of {array.dtype}; "
+        "allowed: whole numbers from 0 to 255, floats from 0 to 1"
+    )
+
+
+def _check_alike(pixels: list[Tensor], split: str) -> None:
+    for index, one in enumerate(pixels):
+        if one.shape != pixels[0].shape:
+            here, first = ("x".join(map(str, p.shape[2:])) for p in (one, pixels[0]))
+            raise UserError(
+                f"data: {split}[{index}] is {here} pixels, {split}[0] is {first}; give a size"
+            )
+        if one.dtype != pixels[0].dtype:
+            raise UserError(f"data: {split} has images of bytes and of floats; give one kind")

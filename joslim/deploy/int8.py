@@ -1,0 +1,169 @@
+"""A child in 8-bit integers, by onnxruntime's static quantization, compared with the floats."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from joslim.data import Data, load_data
+from joslim.deploy.destination import destination
+from joslim.deploy.exporting import Check, samples_of, write_child, write_several
+from joslim.errors import RunFailed, UserError, reason
+from joslim.files import json_value
+from joslim.formats import FORMATS, INPUT, format_of, onnx_forward
+from joslim.results.run_files import CONFIG
+from joslim.runs.run import Run
+from joslim.training.evaluate import wrong
+
+Forward = Callable[[Tensor], Tensor]
+
+CALIBRATION_IMAGES = 256
+BATCH = 32
+TIMED_RUNS = 50
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """The 8-bit file beside the one in floats, which is checked first and not kept.
+
+    Pairs are (floats, 8 bits). Errors are in percent of the run's test images, if these could be
+    loaded; milliseconds are medians for one image on one thread of this machine.
+    """
+
+    check: Check
+    agreeing: int
+    bytes: tuple[int, int]
+    ms: tuple[float, float]
+    error: tuple[float, float] | None = None
+
+    def __str__(self) -> str:
+        rows = [f"classes agree on {self.agreeing} of {self.check.samples} samples"]
+        if self.error is not None:
+            rows.append("test error {:.2f} % -> {:.2f} %".format(*self.error))
+        rows.append("{:.3f} ms -> {:.3f} ms".format(*self.ms))
+        rows.append("{:,} -> {:,} bytes".format(*self.bytes))
+        return f"8 bits: {', '.join(rows)}"
+
+
+def export_int8(run: Run, point: Any, path: str | Path, overwrite: bool = False) -> Quantized:
+    """Write one child as an ONNX file of 8-bit integers."""
+    if format_of(path).suffix != ".onnx":
+        raise UserError(f"int8: it goes with ONNX, {str(path)!r} given; type -o NAME.onnx")
+    FORMATS["onnx"].check_installed()
+    with destination(path, folder=False, overwrite=overwrite) as new:
+        return write_int8(run, point, new, data_of(run))
+
+
+def export_children_int8(
+    run: Run, points: Iterable[Any], path: str | Path, overwrite: bool = False
+) -> dict[str, Quantized]:
+    """Write several children into one new folder, as export_children does."""
+    FORMATS["onnx"].check_installed()
+    data = data_of(run)
+
+    def write(point: Any, file: Path) -> Quantized:
+        return write_int8(run, point, file, data)
+
+    return write_several(points, path, ".onnx", write, overwrite)
+
+
+def write_int8(run: Run, point: Any, file: Path, data: Data | None) -> Quantized:
+    full = file.with_name(f"float-{file.name}")
+    check = write_child(run, point, full, FORMATS["onnx"])
+    samples = samples_of(run)
+    images = samples
+    if data is not None:
+        sweep = data.sweep("train", BATCH, limit=CALIBRATION_IMAGES)
+        images = torch.cat([samples, *(batch.cpu() for batch, _ in sweep)])
+    quantize(full, file, images)
+    forwards = (onnx_forward(full), onnx_forward(file))
+    before, after = (forward(samples) for forward in forwards)
+    if not after.isfinite().all():
+        raise RunFailed("export: the network in 8 bits gives no numbers; nothing is kept")
+    sizes = (full.stat().st_size, file.stat().st_size)
+    full.unlink()
+    return Quantized(
+        check,
+        int((before.argmax(dim=1) == after.argmax(dim=1)).sum()),
+        sizes,
+        timed(forwards, samples[:1]),
+        None if data is None else (error_of(forwards[0], data), error_of(forwards[1], data)),
+    )
+
+
+def data_of(run: Run) -> Data | None:
+    """The data that the run was trained on; None if they cannot be loaded, or have changed."""
+    config = run.config
+    root = config.data_root if config.data_root and Path(config.data_root).is_dir() else None
+    options = {"size": config.size, "channels": run.net.example[0].shape[1]}
+    try:
+        data = load_data(config.data, root=root, val=config.held_out, **options)
+    except (UserError, OSError):
+        return None
+    stored = json_value(run.facts, "data", CONFIG)
+    return data if data.identity == json_value(stored, "identity", CONFIG) else None
+
+
+def quantize(source: Path, target: Path, images: Tensor) -> None:
+    """Quantize weights for each channel, activations by their range on the images."""
+    from onnxruntime.quantization import quantize_static  # type: ignore[import-untyped]
+
+    try:
+        with quiet():
+            quantize_static(str(source), str(target), Batches(images), per_channel=True)
+    except Exception as error:
+        raise RunFailed(f"export: cannot quantize this network: {reason(error)}") from error
+
+
+class Batches:
+    """The batches for calibration, with the interface of onnxruntime's CalibrationDataReader."""
+
+    def __init__(self, images: Tensor) -> None:
+        self.batches = iter(images.split(BATCH))
+
+    def get_next(self) -> dict[str, Any] | None:
+        batch = next(self.batches, None)
+        return None if batch is None else {INPUT: batch.numpy()}
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.get_next, None)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence onnxruntime's advice on the files of other exporters."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def timed(forwards: tuple[Forward, Forward], image: Tensor) -> tuple[float, float]:
+    """Milliseconds of one image, measured in turns because the speed of a machine drifts."""
+    ms = np.zeros((TIMED_RUNS, len(forwards)))
+    for turn in range(TIMED_RUNS):
+        for place, forward in enumerate(forwards):
+            forward(image)
+            start = time.perf_counter()
+            forward(image)
+            ms[turn, place] = 1000 * (time.perf_counter() - start)
+    before, after = np.median(ms, axis=0).tolist()
+    return before, after
+
+
+def error_of(forward: Forward, data: Data) -> float:
+    """Test error in percent."""
+    batches = data.sweep("test", BATCH)
+    faults = torch.cat([wrong(forward(x.cpu()), y.cpu()) for x, y in batches])
+    return 100 * faults.double().mean().item()

@@ -1,0 +1,277 @@
+"""The formats that a child is exported to. A new format is two functions and a row in `FORMATS`.
+
+child.onnx   one file, for onnxruntime and others
+child.pt2    one file, for torch.export.load
+child/       model.safetensors and config.json, for joslim.load_child; graph.pt2, which is the
+             computation without weights, for torch and safetensors alone
+
+A file holds no pickle, and no path of the machine that it was made on. Torch is imported inside the
+functions: the command line and the messages about run folders need the table, and not torch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from joslim.errors import RunFailed, UserError, reason
+from joslim.files import disk_errors, stored_tensors, unshared, write_whole
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.export import ExportedProgram
+
+    Forward = Callable[[Tensor], Tensor]
+
+INPUT, OUTPUT = "images", "scores"
+CONFIG, WEIGHTS, GRAPH = "config.json", "model.safetensors", "graph.pt2"
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format that children are exported to.
+
+    Attributes:
+        name: Name of the format, as in `--format onnx`.
+        suffix: Suffix of the file, with its dot; empty if the format is a folder.
+        write: Writes a child to a path.
+        run: Loads the path and returns the ways to run it, each of which is compared with the
+            network.
+        opened_by: Function that opens the file, for messages.
+        packages: Packages that have to be installed.
+        extra: Name of the pip extra that has the packages.
+    """
+
+    name: str
+    suffix: str
+    write: Callable[[Child, Path], None]
+    run: Callable[[Child, Path], list[Forward]]
+    opened_by: str
+    packages: tuple[str, ...] = ()
+    extra: str = ""
+
+    def check_installed(self) -> None:
+        """Refuse a format whose packages are missing."""
+        try:
+            for package in self.packages:
+                import_module(package)
+        except ImportError as error:
+            kind = f"a {self.suffix} file" if self.suffix else f"a {self.name}"
+            raise UserError(
+                f"export: {kind} needs {error.name}; type pip install 'joslim[{self.extra}]'"
+            ) from error
+
+
+@dataclass
+class Child:
+    """An ordinary module in eval mode on the CPU, and the metadata that are exported with it."""
+
+    module: nn.Module
+    facts: dict[str, Any]
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """Weights sorted by name, which is the order of the inputs of graph.pt2."""
+        weights = {name: tensor.detach() for name, tensor in self.module.state_dict().items()}
+        return {name: tensor.contiguous() for name, tensor in sorted(unshared(weights))}
+
+    @cached_property
+    def program(self) -> ExportedProgram:
+        """The child as a program of torch.export with a dynamic batch."""
+        from torch.export import Dim
+
+        return _exported(self.module, (self.images,), ({0: Dim("batch")},))
+
+    def graph(self) -> ExportedProgram:
+        """The program as a function of the weights too, so that it does not hold them."""
+        import torch
+        from torch.export import Dim
+
+        module, weights = self.module, self.weights
+
+        class Computation(torch.nn.Module):
+            def forward(self, weights: dict[str, Tensor], images: Tensor) -> Any:
+                return torch.func.functional_call(module, weights, (images,))
+
+        fixed = dict.fromkeys(weights)
+        return _exported(Computation(), (weights, self.images), (fixed, {0: Dim("batch")}))
+
+    @property
+    def images(self) -> Tensor:
+        """Example images. Torch specializes a program to a batch of one, so these are two."""
+        import torch
+
+        return torch.zeros(2, *self.facts["shape"])
+
+
+def _exported(module: nn.Module, inputs: tuple[Any, ...], dynamic: Any) -> ExportedProgram:
+    import torch
+
+    from joslim.costs.timing import silent_export
+
+    try:
+        with torch.no_grad(), silent_export():
+            program = torch.export.export(module, inputs, dynamic_shapes=dynamic)
+    except Exception as error:  # it runs the network's own code, which may raise anything
+        raise RunFailed(f"export: torch cannot export this network: {reason(error)}") from error
+    # Examples are stored as a pickle, stack traces with the paths of this machine.
+    program._example_inputs = None
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)
+    return program
+
+
+# ONNX
+
+
+def write_onnx(child: Child, file: Path) -> None:
+    import onnx
+    import torch
+
+    from joslim.costs.timing import silent_export
+
+    program = child.program
+    try:
+        with silent_export():
+            exported = torch.onnx.export(
+                program,
+                dynamo=True,
+                verbose=False,
+                input_names=[INPUT],
+                output_names=[OUTPUT],
+            )
+            assert exported is not None
+            model = exported.model_proto
+        _clean(model)
+        facts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in child.facts.items()}
+        onnx.helper.set_model_props(model, facts)
+        onnx.checker.check_model(model)
+        content = model.SerializeToString()
+    except Exception as error:
+        raise RunFailed(f"export: ONNX cannot express this network: {reason(error)}") from error
+    file.write_bytes(content)
+
+
+def _clean(model: Any) -> None:
+    """Rename torch's symbolic batch dimension to "batch", and drop stack traces."""
+    graph = model.graph
+    symbol = graph.input[0].type.tensor_type.shape.dim[0].dim_param
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param:
+                dim.dim_param = dim.dim_param.replace(symbol, "batch")
+    for part in (*graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        del part.metadata_props[:]
+
+
+def run_onnx(child: Child, file: Path) -> list[Forward]:
+    return [onnx_forward(file)]
+
+
+def onnx_forward(file: Path) -> Forward:
+    import torch
+
+    session = onnx_session(file)
+    return lambda x: torch.from_numpy(session.run(None, {INPUT: x.numpy()})[0])
+
+
+def onnx_session(file: Path) -> Any:
+    """Open an ONNX file with onnxruntime on one thread."""
+    import onnxruntime  # type: ignore[import-untyped]
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = 1, 1
+    providers = ["CPUExecutionProvider"]
+    return onnxruntime.InferenceSession(str(file), options, providers=providers)
+
+
+# torch.export
+
+
+def write_pt2(child: Child, file: Path) -> None:
+    import torch
+
+    from joslim.costs.timing import silent_export
+
+    program, content = child.program, json.dumps(child.facts, indent=2)
+    with disk_errors(file), silent_export():
+        torch.export.save(program, file, extra_files={CONFIG: content})
+
+
+def run_pt2(child: Child, file: Path) -> list[Forward]:
+    import torch
+
+    return [torch.export.load(file).module()]
+
+
+# A folder
+
+
+def write_folder(child: Child, folder: Path) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    from joslim.costs.timing import silent_export
+
+    graph = child.graph()
+    folder.mkdir()
+    with disk_errors(folder), silent_export():
+        save_file(child.weights, folder / WEIGHTS)
+        torch.export.save(graph, folder / GRAPH)
+    write_whole(folder / CONFIG, json.dumps(child.facts, indent=2) + "\n")
+
+
+def run_folder(child: Child, folder: Path) -> list[Forward]:
+    """Run the folder as joslim.load_child opens it, and as other programs do."""
+    import torch
+
+    weights = dict(sorted(load_weights(child.module, folder / WEIGHTS).items()))
+    graph = torch.export.load(folder / GRAPH).module()
+    return [child.module, lambda x: graph(weights, x)]
+
+
+def load_weights(module: nn.Module, file: Path) -> dict[str, Tensor]:
+    """Load all weights; the file has tensors that share memory once."""
+    weights, wanted = stored_tensors(file), module.state_dict()
+    module.load_state_dict(weights, strict=len(unshared(dict(wanted))) == len(wanted))
+    return weights
+
+
+_ROWS = (
+    Format(
+        "onnx",
+        ".onnx",
+        write_onnx,
+        run_onnx,
+        opened_by="onnxruntime.InferenceSession",
+        packages=("onnx", "onnxruntime", "onnxscript"),
+        extra="onnx",
+    ),
+    Format("pt2", ".pt2", write_pt2, run_pt2, opened_by="torch.export.load"),
+    Format("folder", "", write_folder, run_folder, opened_by="joslim.load_child"),
+)
+
+FORMATS = {row.name: row for row in _ROWS}
+
+
+def format_of(path: str | Path) -> Format:
+    """The format of a path, by its suffix; no suffix, or a slash at the end, is a folder."""
+    suffix = "" if str(path).endswith("/") else Path(path).suffix
+    for known in FORMATS.values():
+        if known.suffix == suffix.lower():
+            return known
+    *suffixes, last = suffixes_of_files()
+    raise UserError(
+        f"out: {str(path)!r} has an unknown suffix; type one of {', '.join(suffixes)} and {last}, "
+        "or a path without any for a folder"
+    )
+
+
+def suffixes_of_files() -> list[str]:
+    """Suffixes of the formats that are one file."""
+    return [known.suffix for known in FORMATS.values() if known.suffix]

@@ -1,0 +1,217 @@
+"""The content of the page as JSON: the records of runs, and the boards that compare them.
+
+The scripts of the page read these keys, and nothing else makes JSON of a record.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from joslim.costs import COSTS, cost_info
+from joslim.front import ERRORS, Front
+from joslim.results.groups import (
+    Board,
+    Group,
+    Spread,
+    band,
+    boards_of,
+    cell_text,
+    cell_texts,
+    spread_budgets,
+)
+from joslim.results.record import Record, VisitedChildren, short
+
+Json = dict[str, Any]
+
+BAND_POINTS = 160
+MOST_CLASSES = 100
+
+
+def content_of(records: Sequence[Record], refresh: int | None = None) -> Json:
+    """The data that the page embeds. refresh: seconds after which it is read again."""
+    boards = [_board_json(board, records) for board in boards_of(records)]
+    return {
+        "runs": [run_json(record) for record in records],
+        "boards": boards,
+        "costs": _costs_json(records),
+        "refresh": refresh,
+    }
+
+
+def _costs_json(records: Sequence[Record]) -> Json:
+    """How the costs of these runs are called and printed, by key.
+
+    A cost that is not in the table has no flag.
+    """
+    flags = {info.key: info.flag for info in COSTS.values()}
+    keys = dict.fromkeys(key for record in records for key in _front_json(record)["costs"])
+    return {
+        key: {
+            "label": info.label,
+            "axis": info.axis_label,
+            "unit": info.unit,
+            "symbol": info.symbol,
+            "flag": flags.get(key),
+        }
+        for key, info in ((key, cost_info(key)) for key in keys)
+    }
+
+
+def run_json(record: Record) -> Json:
+    """Everything that the page shows of one run."""
+    config = {**record.config, "low": record.low}
+    return {
+        "name": record.name,
+        "export": export_command(record),
+        **{name: cell_text(config.get(name)) for name in ("model", "data", "method", "seed")},
+        "status": asdict(record.status),
+        "front": _front_json(record),
+        "visits": record.visits,
+        "growth": _growth_json(record.history) if record.history else [],
+        "curves": record.curves,
+        "times": asdict(times) if (times := record.times) else {},
+        "config": cell_texts(config),
+        "facts": _facts_json(record),
+    }
+
+
+def export_command(record: Record) -> Json:
+    """The command that exports a child, before and after its budget.
+
+    unnamed: the network was an object, and only its owner knows the function that makes it.
+    """
+    place = str(record.path)
+    # A dash in front would be read as an option.
+    words = f"./{place}" if place.startswith("-") else place
+    model = str(record.config.get("model"))
+    unnamed = model.startswith("<")
+    after = f" --model {shlex.quote(model)}" if ":" in model and not unnamed else ""
+    if record.device_file is not None:
+        after += f" --device-file {shlex.quote(str(record.device_file))}"
+    before = f"joslim export {shlex.quote(words)}"
+    return {"before": before, "after": after, "path": place, "unnamed": unnamed}
+
+
+def _front_json(record: Record) -> Json:
+    """The judged front; while the run trains, the children that are best by the losses so far."""
+    front, history = record.front, record.history
+    if front is not None:
+        costs, span = list(front.costs), list(front.span)
+        known = [name for name in ERRORS if front.errors(name) is not None]
+        children = [
+            {
+                "counts": list(point.widths.counts),
+                "costs": point.costs,
+                "train_loss": point.train_loss,
+                **{name: getattr(point, name) for name in ERRORS},
+            }
+            for point in front
+        ]
+    else:
+        assert history is not None  # `read_record` refuses a run without any scored child
+        finite = [cost for cost in history.costs if math.isfinite(cost)]
+        costs, span, known = [history.key], [min(finite), max(finite)], []
+        children = [
+            {
+                "counts": list(history.counts[child]),
+                "costs": {history.key: history.costs[child]},
+                "train_loss": history.losses[child],
+                **dict.fromkeys(ERRORS),
+            }
+            for child in record.provisional_front
+        ]
+    dims = record.space.dims
+    return {
+        "key": costs[0],
+        "costs": costs,
+        "measures": [*known, "train_loss"],
+        "span": span,
+        "dims": [{"name": d.name, "full": d.full, "layers": list(d.layers)} for d in dims],
+        "children": children,
+        "area": {name: front.area(name) for name in known} if front else {},
+        "hypervolume": {name: front.hypervolume(name) for name in known} if front else {},
+        "judged": front is not None,
+    }
+
+
+def _growth_json(history: VisitedChildren) -> list[Json]:
+    """The front at some moments of the training, as [cost, loss]."""
+    return [
+        {
+            "step": step,
+            "points": [[history.costs[i], short(losses[i])] for i in history.front(losses)],
+        }
+        for step, losses in history.moments
+    ]
+
+
+def _facts_json(record: Record) -> dict[str, str]:
+    """What config.json knows of the data, for the table of the configuration."""
+    data = record.facts.get("data")
+    data = data if isinstance(data, dict) else {}
+    sizes, shape, classes = (data.get(name) for name in ("sizes", "shape", "classes"))
+    facts = {"data": cell_text(data.get("identity", ""))}
+    if isinstance(sizes, dict):
+        parts = [f"{cell_text(name)} {cell_text(size)}" for name, size in sizes.items()]
+        facts["images"] = ", ".join(parts)
+    if isinstance(shape, list):
+        facts["shape"] = " x ".join(map(cell_text, shape))
+    if isinstance(classes, list):
+        names = ", ".join(map(cell_text, classes[:MOST_CLASSES]))
+        facts["classes"] = cell_text(f"{len(classes)}: {names}")
+    facts["joslim"] = cell_text(record.facts.get("joslim"))
+    return {name: text for name, text in facts.items() if text}
+
+
+# Boards
+
+
+def _board_json(board: Board, records: Sequence[Record]) -> Json:
+    return {
+        "data": board.data,
+        "key": board.key,
+        "measure": board.measure,
+        "span": list(board.span),
+        "difference": board.difference,
+        "groups": [_group_json(group, board, records) for group in board.groups],
+    }
+
+
+def _group_json(group: Group, board: Board, records: Sequence[Record]) -> Json:
+    """A group with [mean, deviation] of its figures; null where some run does not have one."""
+    runs, fronts, measure = [records[at] for at in group.places], group.fronts, board.measure
+    judged = measure in ERRORS
+    return {
+        "name": group.name,
+        "runs": list(group.places),
+        "seeds": [cell_text(record.config.get("seed")) for record in runs],
+        "band": _band_json(fronts, board.key, measure) if len(fronts) > 1 else None,
+        "area": _spread_json([f.area(measure) if judged else None for f in fronts]),
+        "hypervolume": _spread_json([f.hypervolume(measure) if judged else None for f in fronts]),
+        "children": _spread_json([len(front) for front in fronts]),
+        "seconds": _spread_json([times.seconds if (times := r.times) else None for r in runs]),
+    }
+
+
+def _spread_json(values: Sequence[float | None]) -> list[float | None] | None:
+    known = [value for value in values if value is not None]
+    spread = Spread.of(known)
+    return [spread.mean, spread.deviation] if len(known) == len(values) else None
+
+
+def _band_json(fronts: Sequence[Front], key: str, measure: str) -> dict[str, list[float]]:
+    """What a budget buys on average, from the first budget that buys a child of every run."""
+    cheapest = max(front[0].costs[key] for front in fronts)
+    dearest = max(max(front.span) for front in fronts)
+    budgets = spread_budgets(cheapest, max(cheapest, dearest), BAND_POINTS)
+    mean, deviation = band(fronts, budgets, key, measure)
+    assert deviation is not None
+    return {
+        "budgets": budgets.tolist(),
+        "mean": mean.tolist(),
+        "deviation": deviation.tolist(),
+    }

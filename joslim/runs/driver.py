@@ -1,0 +1,459 @@
+"""`joslim.train`: from a configuration to a run folder with a front.
+
+`run_training` reads top-down: set up, begin or resume, train, judge, write.
+"""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from joslim import __version__
+from joslim.costs.device_file import DeviceFile
+from joslim.costs.latency import Latency
+from joslim.distributed import (
+    any_asked,
+    is_first,
+    joined,
+    lost_process,
+    on_first,
+    refuse_differences,
+    restarted,
+    world,
+)
+from joslim.errors import RunFailed, Stopped, UserError
+from joslim.files import disk_errors
+from joslim.front import Front, step_of_front
+from joslim.results.plots import draw_run
+from joslim.results.run_files import LATENCY
+from joslim.runs import checkpoint
+from joslim.runs.config import WHERE_AND_HOW, Config, config_of
+from joslim.runs.folder import PICTURE, SAMPLES, RunFolder
+from joslim.runs.logs import HistoryLog, MetricsLog, summary_writer
+from joslim.runs.report import PAGE, report_at_end
+from joslim.runs.resume import restore, set_up_again, write_config
+from joslim.runs.run import Run
+from joslim.runs.setup import Trainer, lay_out, set_up
+from joslim.search.history import History
+from joslim.training.exploring import timed
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The progress after a step, or while children are judged (`phase` "front")."""
+
+    phase: str
+    done: int
+    total: int
+    loss: float | None = None
+    others_loss: float | None = None
+    children: int = 0
+    round: int = 0
+
+
+Watcher = Callable[[Progress], None]
+
+# Settings that may differ between the processes of one training. All of them save at a time.
+OF_ONE_MACHINE = WHERE_AND_HOW - {"save_every"} | {"data", "init"}
+
+# torch raises a RuntimeError with these words wherever the main process happens to be.
+DEAD_WORKER = "DataLoader worker"
+
+
+def train(
+    model: str | nn.Module | None = None,
+    data: Any = None,
+    *,
+    cost: Any = "macs",
+    init: str | Path | Mapping[str, Tensor] | None = None,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    resume: bool = False,
+    until: int | None = None,
+    watch: Watcher = lambda progress: None,
+    **options: Any,
+) -> Run:
+    """Train a slimmable network and choose its widths at the same time.
+
+    Everything about the training is written into a run folder, from which it can be resumed and
+    `joslim.load` opens it. Under torchrun all processes train one network, and the first of them
+    writes.
+
+    Args:
+        model: A name in `joslim.models.MODELS`, "package.module:function", or a module. By default
+            the recipe decides, else it is "resnet8".
+        data: A name in `joslim.DATASETS`, "folder:PATH", a pair of data sets (train, test), or a
+            `joslim.Data`. By default the recipe decides, else it is "digits".
+        cost: A name in `joslim.COSTS`, or a function of your own from `Widths` to a number.
+        init: Trained weights to start from: a .safetensors file or a state dict.
+        out: The run folder. By default its name is made of data, model and method, inside runs/.
+        overwrite: Replace a run that is in the folder already.
+        resume: Continue the run that is in the folder, if there is one.
+        until: Continue to this step instead of the last step that the run was started with.
+        watch: A function that is called with the progress after every step.
+        options: All other settings: the fields of `joslim.runs.config.Config`, which are the flags
+            of `joslim train`.
+
+    Returns:
+        The finished run.
+
+    Raises:
+        UserError: A setting is not valid, or the folder holds another run.
+        RunFailed: A loss is not finite, the disk is full, or a worker process died.
+
+    Examples:
+        >>> run = joslim.train("resnet8", "digits", steps=4, every=2, out="runs/first", threads=1)
+        >>> run.front.cost
+        'macs'
+    """
+    if not isinstance(init, (str, Path, Mapping, type(None))):
+        raise UserError(f"init: {type(init).__name__} given; a .safetensors file or a state dict")
+    init = str(init) if isinstance(init, Path) else init
+    named = {"model": model, "data": data, "cost": cost, "init": init}
+    objects = {key: value for key, value in named.items() if not isinstance(value, str)}
+    texts: dict[str, Any] = {
+        key: value if isinstance(value, str) else _label(value)
+        for key, value in named.items()
+        if value is not None
+    }
+    if not isinstance(cost, str):
+        texts["cost"] = "macs"  # the field takes names only; the files of the run have the cost's
+    if init is not None and not isinstance(init, str):
+        texts["init"] = None
+        options = {"full_first": 0.0, **options}  # the weights are trained already
+    config = config_of({**texts, **options})
+    return run_training(
+        config,
+        out=out,
+        overwrite=overwrite,
+        resume=resume,
+        until=until,
+        watch=watch,
+        objects=objects,
+    )
+
+
+def _label(value: Any) -> str:
+    """Return the text that stands for an object in config.json; it cannot be loaded by that."""
+    return f"<{getattr(value, '__name__', type(value).__name__)}>"
+
+
+def default_folder(config: Config) -> Path:
+    parts = (config.data.partition(":")[0], config.model.rpartition(":")[2], config.method)
+    return Path("runs") / "-".join(part.strip("<>") for part in parts)
+
+
+@contextmanager
+def _restoring_torch() -> Iterator[None]:
+    """Restore torch's random state and number of threads afterwards."""
+    threads = torch.get_num_threads()
+    try:
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+# As decorators, the contexts end after the frame of the function is gone: the reducer of
+# DistributedDataParallel must go before its process group does, or both wait for each other.
+@_restoring_torch()
+@joined()
+def run_training(
+    config: Config,
+    *,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    resume: bool = False,
+    until: int | None = None,
+    watch: Watcher = lambda progress: None,
+    objects: Mapping[str, Any] | None = None,
+) -> Run:
+    """Train as configured; the arguments are those of `train`.
+
+    objects: The model, data, cost and init that are objects and not named by the configuration.
+    """
+    folder, objects = RunFolder(out or default_folder(config)), objects or {}
+    with ExitStack() as stack:
+        resume = resume or restarted()  # torchrun started the processes again: continue
+        refuse_differences(_shared_by_all(config, until))
+        if config.tensorboard:
+            summary_writer()
+        # Check before the slow set-up, and again once the lock is held.
+        resumed = on_first(lambda: _holds_run(folder, overwrite, resume, until))
+        if resumed:
+            trainer = set_up_again(config, objects, folder, until)
+        else:
+            trainer = set_up(config, **objects)
+        on_first(lambda: stack.enter_context(folder.locked()))
+        on_first(folder.tidy)
+        try:
+            if on_first(lambda: _holds_run(folder, overwrite, resume, until)):
+                restore(trainer, folder, until)
+            else:
+                on_first(lambda: _begin(trainer, folder))
+        except OSError as error:
+            where = f"cannot write into {str(folder.path)!r}"
+            raise UserError(f"out: {where}: {error.strerror or error}") from error
+        _agree_on_latency(trainer, folder)
+        front = on_first(lambda: _finished_front(trainer, folder))
+        if front is None:
+            with _explained_failures(folder), stopping() as stop:
+                writer = RunWriter(trainer, folder)
+                train_steps(trainer, writer, watch, stop)
+                judged = front = judge(trainer, writer, watch, stop)
+                on_first(lambda: writer.finish(judged))
+    lay_out(trainer.net, torch.contiguous_format)  # as a network that is loaded
+    return Run(folder, trainer.net.eval(), front)
+
+
+# Train, judge, write
+
+
+def train_steps(trainer: Trainer, writer: RunWriter, watch: Watcher, stop: Stop) -> None:
+    """Make all steps that are left. A signal stops after a step, with a checkpoint."""
+    slimming = trainer.slimming
+    trainer.net.train()
+    batches = trainer.batches()
+    while slimming.steps < trainer.total_steps:
+        with timed(slimming.seconds, "data"):
+            batch = next(batches)
+        try:
+            trainer.step(*batch)
+        except RunFailed:
+            writer.log_visits()
+            raise
+        watch(_progress(trainer))
+        writer.log_step()
+        # All processes stop after the same step.
+        stop.asked = any_asked(stop.asked, trainer.device)
+        at_end = slimming.steps == trainer.total_steps
+        if at_end or stop.asked or slimming.steps % trainer.save_every == 0:
+            on_first(writer.save)
+        stop.raise_if_asked(trainer, writer.folder)
+
+
+def _progress(trainer: Trainer) -> Progress:
+    slimming = trainer.slimming
+    return Progress(
+        "train",
+        slimming.steps,
+        trainer.total_steps,
+        slimming.losses[0].item(),
+        slimming.losses[1:].mean().item() if len(slimming.losses) > 1 else None,
+        len(slimming.history),
+        -(-slimming.steps // slimming.every),
+    )
+
+
+def judge(trainer: Trainer, writer: RunWriter, watch: Watcher, stop: Stop) -> Front:
+    """Judge the front. A signal stops it between two children or batches."""
+    on_first(writer.write_samples)
+
+    def progress(done: int, total: int) -> None:
+        stop.raise_if_asked(trainer, writer.folder)
+        watch(Progress("front", done, total, children=len(trainer.slimming.history)))
+
+    return trainer.front(progress)
+
+
+class RunWriter:
+    """Writes the files of a run folder, on the first process only."""
+
+    def __init__(self, trainer: Trainer, folder: RunFolder) -> None:
+        self.trainer, self.folder = trainer, folder
+        self.visits = HistoryLog(folder, trainer.slimming.history) if is_first() else None
+        self.metrics = MetricsLog(trainer, folder) if is_first() else None
+
+    def log_step(self) -> None:
+        self.log_visits()
+        if self.metrics is not None:
+            self.metrics.update()
+
+    def log_visits(self) -> None:
+        if self.visits is not None:
+            self.visits.update()
+
+    def save(self) -> None:
+        slimming, state = self.trainer.slimming, self.trainer.state_dict()
+        checkpoint.save(self.folder, self.trainer.net, state, slimming.steps, slimming.finished)
+
+    def write_samples(self) -> None:
+        with disk_errors(file := self.folder.file(SAMPLES)):
+            save_file({"inputs": self.trainer.samples()}, file)
+
+    def finish(self, front: Front) -> None:
+        history = self.trainer.slimming.history
+        self.log_visits()
+        if self.metrics is not None:
+            self.metrics.finish()
+        self.folder.write_front(front, self.trainer.slimming.steps)
+        draw_run(front, visits_of(history, front), self.folder.file(PICTURE))
+        # A run is finished when its checkpoint says so. The page, which says so too, comes last.
+        self.save()
+        checkpoint.drop_old(self.folder)
+        report_at_end(self.folder.path)
+
+
+def visits_of(history: History, front: Front) -> list[tuple[int, float, float, bool]]:
+    """Return step, cost and loss of all children, and whether they are on the front.
+
+    The losses are those of the last time that all were scored on the same images.
+    """
+    on_front = {point.widths for point in front}
+    everyone = [s for s in history.scorings if len(s.losses) == len(history)]
+    losses = everyone[-1].losses if everyone else {}
+    return [
+        (visit.step, visit.cost, losses[child], visit.widths in on_front)
+        for child, visit in enumerate(history.visits)
+        if child in losses
+    ]
+
+
+# Begin
+
+
+def _shared_by_all(config: Config, until: int | None) -> dict[str, Any]:
+    """Return the versions and settings that all processes must share; paths may differ."""
+    python = ".".join(platform.python_version_tuple()[:2])
+    settings = {k: value for k, value in config.to_json().items() if k not in OF_ONE_MACHINE}
+    versions = {"joslim": __version__, "torch": torch.__version__, "python": python}
+    return {**versions, "until": until, **settings}
+
+
+def _holds_run(folder: RunFolder, overwrite: bool, resume: bool, until: int | None) -> bool:
+    """Whether the folder has a run to resume; if not, the folder must be free."""
+    resumed = resume and folder.exists()
+    if not resumed:
+        if until is not None:
+            raise UserError(f"until: there is no run in {str(folder.path)!r} to go on with")
+        folder.check(overwrite)
+    return resumed
+
+
+def _begin(trainer: Trainer, folder: RunFolder) -> None:
+    """Write the configuration first: by it the other files are known to be a run's."""
+    folder.prepare()
+    write_config(trainer, folder)
+
+
+def _agree_on_latency(trainer: Trainer, folder: RunFolder) -> None:
+    """Price all children by one measurement, on all processes and after every resume."""
+    cost = trainer.slimming.cost
+    if not isinstance(cost, Latency):
+        return
+    file = folder.file(LATENCY)
+
+    def measured_once() -> DeviceFile:
+        if not file.exists():
+            if checkpoint.find(folder) is not None:
+                raise UserError(
+                    f"cost: the run has lost its {LATENCY}, and another measurement would mix two "
+                    "sets of prices; put the file back, or begin a new run"
+                )
+            cost.device_file.write(file)
+            return cost.device_file
+        kept = DeviceFile.read(file)
+        kept.check_fits(cost.net, file)
+        return kept
+
+    cost.device_file = on_first(measured_once)
+
+
+def _finished_front(trainer: Trainer, folder: RunFolder) -> Front | None:
+    """Return the front if it was judged after the last step and is in the folder."""
+    slimming = trainer.slimming
+    if not slimming.finished or step_of_front(folder.path) != slimming.steps:
+        return None
+    # The run may have been killed just before it was tidied, or before it had its page.
+    checkpoint.drop_old(folder)
+    if not folder.file(PAGE).exists():
+        report_at_end(folder.path)
+    return Front.read(folder.path)
+
+
+# Failures and signals
+
+
+@contextmanager
+def _explained_failures(folder: RunFolder) -> Iterator[None]:
+    """Convert disk, memory and worker failures into RunFailed, which names the last checkpoint.
+
+    Other RuntimeErrors are bugs, ours or of the user's network: they keep their trace.
+    """
+    try:
+        yield
+    except RunFailed as error:
+        raise RunFailed(f"{error}; {_last_checkpoint(folder)}") from error
+    except (OSError, MemoryError, RuntimeError) as error:
+        known = isinstance(error, (OSError, MemoryError)) or _is_out_of_memory(error)
+        if not known and world() == 1 and DEAD_WORKER not in str(error):
+            raise
+        raise RunFailed(f"{_advice(error)}; {_last_checkpoint(folder)}") from error
+
+
+def _advice(error: Exception) -> str:
+    line = (str(error) or type(error).__name__).strip().splitlines()[0]
+    if _is_out_of_memory(error):
+        return f"out of memory ({line}); a smaller --batch needs less"
+    if DEAD_WORKER in line:
+        return f"a process that decodes images died ({line}); fewer --workers need less memory"
+    if isinstance(error, OSError):
+        return line
+    return lost_process(error) or f"a process has failed: {line}"
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    kinds = (MemoryError, torch.OutOfMemoryError)
+    words = ("out of memory", "can't allocate memory", "not enough memory")
+    return isinstance(error, kinds) or any(word in str(error) for word in words)
+
+
+def _last_checkpoint(folder: RunFolder) -> str:
+    path = checkpoint.find(folder)
+    return f"the last checkpoint is {str(path)!r}" if path else "there is no checkpoint yet"
+
+
+class Stop:
+    """Remembers a signal until the run can stop in good order."""
+
+    def __init__(self) -> None:
+        self.asked: int | None = None
+
+    def raise_if_asked(self, trainer: Trainer, folder: RunFolder) -> None:
+        if self.asked is not None:
+            steps = f"{trainer.slimming.steps} of {trainer.total_steps} steps"
+            how = f"type joslim resume {shlex.quote(str(folder.path))} to go on"
+            raise Stopped(f"stopped after {steps}; {how}", self.asked)
+
+
+@contextmanager
+def stopping() -> Iterator[Stop]:
+    """Remember the first Ctrl-C or SIGTERM, to end the step and save; a second one kills."""
+    stop = Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    def ask(number: int, frame: Any) -> None:
+        stop.asked = number
+        signal.signal(number, before[number])
+
+    before: dict[int, Any] = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
+    for which in before:
+        signal.signal(which, ask)
+    try:
+        yield stop
+    finally:
+        for which, handler in before.items():
+            signal.signal(which, handler)

@@ -1,0 +1,152 @@
+"""The logs of a run: metrics.jsonl, history.jsonl and TensorBoard files."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from joslim.errors import UserError
+from joslim.files import write_whole
+from joslim.results.run_files import HISTORY, METRICS, finite_number
+from joslim.runs.folder import RunFolder
+
+if TYPE_CHECKING:
+    from joslim.runs.setup import Trainer
+    from joslim.search.history import History
+
+
+class Log:
+    """Writes a file of JSON lines: first the kept lines of an earlier run, then the new ones.
+
+    The file of an earlier run stays until the first new line comes. It is then replaced as a whole,
+    so that a kill never leaves less than there was.
+    """
+
+    def __init__(self, file: Path, kept: list[dict[str, Any]]) -> None:
+        self.file = file
+        self.kept: list[dict[str, Any]] | None = kept
+        if kept and not file.exists():
+            self.append([])
+
+    def append(self, lines: list[dict[str, Any]]) -> None:
+        # A kept line may be somebody else's, with a number that JSON does not know.
+        text = "".join(json.dumps(line) + "\n" for line in self.kept or [])
+        text += "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
+        if self.kept is not None:
+            write_whole(self.file, text)
+            self.kept = None
+        elif text:
+            with self.file.open("a", encoding="utf-8") as file:
+                file.write(text)
+
+
+class HistoryLog:
+    """Appends the visits and scorings to history.jsonl that are new since the last call."""
+
+    def __init__(self, folder: RunFolder, history: History) -> None:
+        self.history = history
+        self.visits = self.scorings = 0
+        # The lines of a resumed run are written with the first new ones. The lines of one step then
+        # have the same order, whether the run was interrupted at that step or not.
+        header = {"cost": history.cost.name, "space": history.space.to_json()}
+        self.log = Log(folder.file(HISTORY), [header])
+
+    def update(self) -> None:
+        self.log.append(self._new_lines())
+
+    def _new_lines(self) -> list[dict[str, Any]]:
+        visits = self.history.visits[self.visits :]
+        scorings = self.history.scorings[self.scorings :]
+        lines: list[dict[str, Any]] = [
+            {
+                "id": self.visits + i,
+                "step": v.step,
+                "widths": v.widths.counts,
+                "cost": finite(v.cost),
+            }
+            for i, v in enumerate(visits)
+        ]
+        lines += [
+            {
+                "step": s.step,
+                "ids": list(s.losses),
+                "losses": [finite(x) for x in s.losses.values()],
+            }
+            for s in scorings
+        ]
+        self.visits, self.scorings = len(self.history.visits), len(self.history.scorings)
+        # A resumed run writes many steps at once, in the order of a run that was not stopped.
+        return sorted(lines, key=lambda line: (line["step"], "ids" in line))
+
+
+class MetricsLog:
+    """Writes a line of metrics.jsonl at every log step, and the same to TensorBoard if wanted."""
+
+    def __init__(self, trainer: Trainer, folder: RunFolder) -> None:
+        self.trainer = trainer
+        earlier = folder.lines_until(METRICS, trainer.slimming.steps)
+        self.log = Log(folder.file(METRICS), earlier)
+        # Resume the elapsed times from the last line.
+        last = earlier[-1] if earlier else {}
+        self.started = time.perf_counter() - (finite_number(last, "seconds") or 0.0)
+        parts = last.get("parts")
+        for part in ("data", "search", "scoring"):
+            known = finite_number(parts, part) if isinstance(parts, dict) else None
+            trainer.slimming.seconds[part] = known or 0.0
+        where = folder.file("tensorboard")
+        self.board = summary_writer()(where) if trainer.config.tensorboard else None
+
+    def update(self) -> None:
+        slimming = self.trainer.slimming
+        if slimming.steps % self.trainer.log_every and slimming.steps != self.trainer.total_steps:
+            return
+        losses = dict(zip(slimming.widths, slimming.losses.tolist()))
+        line = {
+            "step": slimming.steps,
+            "loss": slimming.losses[0].item(),
+            # None if the smallest child was not trained in this step.
+            "smallest_loss": losses.get(slimming.space.smallest),
+            "losses": slimming.losses.tolist(),
+            "costs": [finite(slimming.cost(child)) for child in slimming.widths],
+            "lr": self.trainer.optimizer.param_groups[0]["lr"],
+            "children": len(slimming.history),
+            **self._effort(),
+        }
+        self.log.append([line])
+        if self.board is not None:
+            for key in ("loss", "smallest_loss", "lr", "children"):
+                if line[key] is not None:
+                    self.board.add_scalar(key, line[key], slimming.steps)
+            self.board.flush()
+
+    def finish(self) -> None:
+        """Write a line without losses: the time of the search at the end and of the judging."""
+        step = self.trainer.slimming.steps
+        self.log.append([{"step": step, "phase": "front", **self._effort()}])
+
+    def _effort(self) -> dict[str, Any]:
+        slimming = self.trainer.slimming
+        return {
+            "passes": slimming.passes,
+            "scoring_passes": slimming.scoring_passes,
+            "seconds": round(time.perf_counter() - self.started, 3),
+            "parts": {part: round(seconds, 3) for part, seconds in slimming.seconds.items()},
+        }
+
+
+def finite(value: float) -> float | None:
+    """Return None for numbers that JSON does not have."""
+    return value if abs(value) < float("inf") else None
+
+
+def summary_writer() -> Any:
+    """Return the class of TensorBoard's writer."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise UserError(
+            "tensorboard: not installed; type pip install 'joslim[tensorboard]'"
+        ) from error
+    return SummaryWriter

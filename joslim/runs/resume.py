@@ -1,0 +1,148 @@
+"""Resuming a run: set up as it was started, check that it is the same training, load its state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from joslim.distributed import alike, on_first
+from joslim.errors import UserError
+from joslim.files import json_value, shown
+from joslim.results.run_files import CONFIG, HISTORY, facts_of_run, read_lines
+from joslim.runs import checkpoint
+from joslim.runs.config import WHERE_AND_HOW, Config
+from joslim.runs.folder import RunFolder
+from joslim.runs.setup import Trainer, set_up
+from joslim.space import WidthSpace
+
+# The settings that `until` may change.
+HOW_LONG = frozenset(("steps", "epochs"))
+
+# Errors that a state may lead to that is of another training, or made up.
+BAD_STATE = (
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    ArithmeticError,
+    AssertionError,
+    RuntimeError,
+)
+
+
+def set_up_again(
+    config: Config, objects: Mapping[str, Any], folder: RunFolder, until: int | None
+) -> Trainer:
+    """Set up a run as its folder has it: with its K, and with its weights instead of --init."""
+    stored = on_first(lambda: json_value(facts_of_run(folder.path), "config", CONFIG))
+    has_weights = on_first(lambda: checkpoint.find(folder) is not None)
+    if until is not None:
+        config = replace(config, steps=until, epochs=None)
+    if config.every is None:  # its default depends on the number of steps
+        config = replace(config, every=json_value(stored, "every", CONFIG))
+    trainer = set_up(replace(config, init=None) if has_weights else config, **objects)
+    trainer.config = replace(trainer.config, init=config.init)
+    return trainer
+
+
+def restore(trainer: Trainer, folder: RunFolder, until: int | None = None) -> None:
+    """Go back to the last checkpoint, after a check that it is of the same training."""
+    state = on_first(lambda: _read_state(trainer, folder, until))
+    if state is not None:
+        try:  # the files may be whole and still be of something else
+            trainer.load_state_dict(state)
+        except BAD_STATE as error:
+            line = (str(error) or type(error).__name__).splitlines()[0]
+            raise UserError(f"checkpoint: its state is not one of this training: {line}") from error
+        alike(trainer.net.state_dict().values())
+    done = trainer.slimming.steps
+    if trainer.total_steps < done:
+        field = "steps" if until is None else "until"
+        raise UserError(
+            f"{field}: {trainer.total_steps} is less than the {done} steps that are done"
+        )
+    if until is not None:
+        on_first(lambda: _write_extended(trainer, folder))
+
+
+def write_config(trainer: Trainer, folder: RunFolder) -> None:
+    """Write config.json: the configuration, the cost and the data of a run."""
+    data = trainer.data
+    folder.write_config(
+        trainer.config.to_json(),
+        cost=trainer.slimming.cost.name,
+        fresh=trainer.fresh,
+        data={
+            "identity": data.identity,
+            "shape": list(data.shape),
+            "classes": list(data.classes),
+            "mean": list(data.mean),
+            "std": list(data.std),
+            "sizes": dict(data.sizes),
+        },
+    )
+
+
+def _write_extended(trainer: Trainer, folder: RunFolder) -> None:
+    trainer.fresh = folder.read(CONFIG).get("fresh", [])
+    write_config(trainer, folder)
+
+
+def _read_state(trainer: Trainer, folder: RunFolder, until: int | None) -> dict[str, Any] | None:
+    """Load the weights of the last good checkpoint and return its state; None if there is none."""
+    folder.refuse_links()
+    _check_same_training(trainer, folder, until)
+    if (path := checkpoint.last_good(folder)) is None:
+        return None
+    state = checkpoint.load_state(path)
+    # A configuration that was edited since the checkpoint was written is refused.
+    theirs = json_value(state, "settings", "checkpoint")
+    differing = _other_settings(trainer, folder, theirs, trainer.settings, "checkpoint")
+    for key, value, there in differing:
+        if key not in WHERE_AND_HOW | HOW_LONG:
+            raise UserError(
+                f"checkpoint: it was trained with {key} {shown(there)}, the run in "
+                f"{str(folder.path)!r} now has {shown(value)}; put it back into {CONFIG}"
+            )
+    checkpoint.load_weights(path, trainer.net)
+    return state
+
+
+def _check_same_training(trainer: Trainer, folder: RunFolder, until: int | None) -> None:
+    facts = facts_of_run(folder.path)
+    theirs = json_value(facts, "config", CONFIG)
+    may_change = WHERE_AND_HOW if until is None else WHERE_AND_HOW | HOW_LONG
+    ours = trainer.config.to_json()
+    for key, value, there in _other_settings(trainer, folder, theirs, ours, f"{CONFIG}.config"):
+        if key in may_change:
+            continue
+        has = "its default" if there is None else shown(there)
+        raise UserError(
+            f"{key}: {'nothing' if value is None else repr(value)} given, the run in "
+            f"{str(folder.path)!r} has {has}; a resumed run cannot change it"
+        )
+    if (there := json_value(facts, "cost", CONFIG)) != (mine := trainer.slimming.cost.name):
+        raise UserError(f"cost: {mine!r} given, the run has {shown(there)}; give it again")
+    identity = trainer.data.identity
+    if json_value(json_value(facts, "data", CONFIG), "identity", CONFIG) != identity:
+        raise UserError(f"data: {identity!r} is not what the run was trained on")
+
+
+def _other_settings(
+    trainer: Trainer, folder: RunFolder, theirs: Any, ours: Mapping[str, Any], where: str
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the name of each setting that differs, our value and theirs."""
+    for key, value in ours.items():
+        if (there := json_value(theirs, key, where)) == value:
+            continue
+        if key == "low" and None in (value, there) and _has_same_space(trainer, folder):
+            continue
+        yield key, value, there
+
+
+def _has_same_space(trainer: Trainer, folder: RunFolder) -> bool:
+    """Whether the lowest width, which may be typed or left to the network, comes to the same."""
+    file = folder.file(HISTORY)
+    header = next(iter(read_lines(file)), {}) if file.exists() else {}
+    return "space" in header and WidthSpace.of_json(header["space"]) == trainer.net.space

@@ -1,0 +1,141 @@
+"""Specifications of torch's layers: which axes of their own tensors and attributes belong together.
+
+Tracing starts from these. A spec says which axes of the parameters of a layer must agree (the
+weight and the bias of a conv), and which attributes repeat their lengths (`out_channels`, `groups`,
+`normalized_shape`). Everything else is found by running the network. Parameters of modules without
+a spec start with unrelated axes.
+
+To add a layer whose attributes follow the width, write a function here and add a row to `SPECS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+
+from joslim.slimmable.symbolic_axes import Axis, Segment, Var, fixed, fresh, length, scale
+
+Axes = list[Axis]
+
+
+@dataclass
+class LayerSpec:
+    """The axes of the tensors of a module and of its attributes (a list for a tuple of sizes)."""
+
+    tensors: dict[str, Axes] = field(default_factory=dict)
+    attributes: dict[str, Axis | Axes] = field(default_factory=dict)
+
+    def axes(self) -> Iterator[Axis]:
+        for axes in self.tensors.values():
+            yield from axes
+        for axis in self.attributes.values():
+            yield from axis if isinstance(axis, list) else [axis]
+
+
+def layer_spec(module: nn.Module, whole_groups: bool) -> LayerSpec:
+    """Return the spec of a module.
+
+    Args:
+        module: Any module.
+        whole_groups: Whether a grouped layer drops whole groups, or channels in each group.
+    """
+    makers = (make for applies, make in SPECS if applies(module))
+    make = next(makers, lambda module, whole_groups: LayerSpec())
+    spec = make(module, whole_groups)
+    known, spec.tensors = spec.tensors, {}
+    for name, tensor in own_tensors(module).items():
+        axes = known.get(name, [])
+        fits = [length(axis) for axis in axes] == list(tensor.shape)
+        spec.tensors[name] = axes if fits else [fresh(size) for size in tensor.shape]
+    return spec
+
+
+def has_groups(module: nn.Module) -> bool:
+    """Tell whether a layer can either drop whole groups or slim each group."""
+    if isinstance(module, _ConvNd):
+        return module.groups not in (1, module.in_channels)
+    return isinstance(module, nn.GroupNorm) and module.num_groups > 1
+
+
+def own_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Return the parameters and buffers of a module itself, without its submodules."""
+    tensors = {**module._parameters, **module._buffers}
+    return {name: tensor for name, tensor in tensors.items() if tensor is not None}
+
+
+def _conv(module: Any, whole_groups: bool) -> LayerSpec:
+    inside, out, groups = module.in_channels, module.out_channels, module.groups
+    kernel = [fixed(size) for size in module.kernel_size]
+    attributes: dict[str, Any] = {}
+    if groups > 1 and (whole_groups or groups == inside):
+        unit = (Segment(Var(groups), 1),)
+        in_axis, out_axis = scale(unit, inside // groups), scale(unit, out // groups)
+        in_group, out_group = fixed(inside // groups), fixed(out // groups)
+        attributes["groups"] = unit
+    else:
+        in_group, out_group = fresh(inside // groups), fresh(out // groups)
+        in_axis, out_axis = in_group * groups, out_group * groups
+    if isinstance(module, _ConvTransposeNd):
+        weight = [in_axis, out_group, *kernel]
+    else:
+        weight = [out_axis, in_group, *kernel]
+    attributes |= {"in_channels": in_axis, "out_channels": out_axis}
+    return LayerSpec({"weight": weight, "bias": [out_axis]}, attributes)
+
+
+def _linear(module: Any, whole_groups: bool) -> LayerSpec:
+    out, inside = fresh(module.out_features), fresh(module.in_features)
+    return LayerSpec(
+        {"weight": [out, inside], "bias": [out]}, {"out_features": out, "in_features": inside}
+    )
+
+
+def _batch_norm(module: Any, whole_groups: bool) -> LayerSpec:
+    axis = fresh(module.num_features)
+    names = ("weight", "bias", "running_mean", "running_var")
+    return LayerSpec({name: [axis] for name in names}, {"num_features": axis})
+
+
+def _group_norm(module: Any, whole_groups: bool) -> LayerSpec:
+    groups, channels = module.num_groups, module.num_channels
+    if groups > 1 and whole_groups:
+        unit = (Segment(Var(groups), 1),)
+        axis, attributes = scale(unit, channels // groups), {"num_groups": unit}
+    else:
+        axis, attributes = fresh(channels // groups) * groups, {}
+    return LayerSpec({"weight": [axis], "bias": [axis]}, {"num_channels": axis, **attributes})
+
+
+def _prelu(module: Any, whole_groups: bool) -> LayerSpec:
+    axis = fresh(module.num_parameters)
+    return LayerSpec({"weight": [axis]}, {"num_parameters": axis})
+
+
+def _normalized_shape(module: Any, whole_groups: bool) -> LayerSpec:
+    axes = [fresh(size) for size in module.normalized_shape]
+    return LayerSpec({"weight": axes, "bias": axes}, {"normalized_shape": axes})
+
+
+def _is_layer_norm(module: Any) -> bool:
+    """Recognise layer norms, also hand-written ones, by torch's name for their shape."""
+    shape, weight = getattr(module, "normalized_shape", None), getattr(module, "weight", None)
+    return isinstance(shape, tuple) and (weight is None or tuple(weight.shape) == shape)
+
+
+def _is(*kinds: type) -> Callable[[Any], bool]:
+    return lambda module: isinstance(module, kinds)
+
+
+SPECS: list[tuple[Callable[[Any], bool], Callable[[Any, bool], LayerSpec]]] = [
+    (_is(_ConvNd), _conv),
+    (_is(nn.Linear), _linear),
+    (_is(_NormBase), _batch_norm),
+    (_is(nn.GroupNorm), _group_norm),
+    (_is(nn.PReLU), _prelu),
+    (_is_layer_norm, _normalized_shape),
+]

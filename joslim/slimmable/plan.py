@@ -1,0 +1,371 @@
+"""The plan: Dims and knobs of a traced network, and how each layer is cut for a child.
+
+This is the second step of `slim`. The Vars that tracing left unbound become Dims, the options of
+the user turn Dims into knobs, and the axes of all layers become Layouts in terms of Dims.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from torch import nn
+
+from joslim.errors import UserError, unknown
+from joslim.slimmable.blueprint import Blueprint, Layer, Layout, Stretch, Term
+from joslim.slimmable.layer_specs import LayerSpec, own_tensors
+from joslim.slimmable.symbolic_axes import (
+    Algebra,
+    Axis,
+    Var,
+    fixed,
+    form,
+    is_fixed,
+    length,
+    resolve,
+)
+from joslim.slimmable.tracing import Node, Op, Produced, Tracer, Uncounted
+from joslim.space import Dim, Knob, Widths, WidthSpace
+
+DEFAULT_LOW = 0.25
+
+Tie = Sequence[str | Sequence[str]]
+Low = float | Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of `slim`."""
+
+    low: Low
+    keep: Sequence[str]
+    tie: Tie
+    divisor: int
+
+
+@dataclass(frozen=True)
+class LayerPlan:
+    """How a module is cut: the layouts of its tensors and of its size attributes."""
+
+    tensors: dict[str, tuple[Layout, ...]]
+    attributes: dict[str, Layout | tuple[Layout, ...]]
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """A layer whose width cannot be slimmed, and the reason."""
+
+    layer: str
+    channels: int
+    why: str
+
+
+@dataclass
+class Plan:
+    """Everything that is needed to make a network slimmable."""
+
+    blueprint: Blueprint
+    layers: dict[str, LayerPlan]
+    frozen: list[Frozen]
+    uncounted: list[Uncounted]
+    variables: list[Var]
+
+    @property
+    def space(self) -> WidthSpace:
+        return self.blueprint.space
+
+    @contextmanager
+    def sized(self, widths: Widths) -> Iterator[None]:
+        """Give every Var its size in this child inside a `with` block."""
+        for var, units in zip(self.variables, widths.units):
+            var.units = units
+        try:
+            yield
+        finally:
+            for var in self.variables:
+                var.units = var.full
+
+
+def freeze_unused(
+    specs: dict[nn.Module, LayerSpec], tracers: Sequence[Tracer], algebra: Algebra
+) -> None:
+    """Freeze channels that no layer has produced on the example."""
+    made = {var for tracer in tracers for p in tracer.produced for var in form(p.axis)[1]}
+    for spec in specs.values():
+        for axis in spec.axes():
+            for var in set(form(axis)[1]) - made:
+                algebra.bind(var, fixed(var.units, "it did not run on the example"), "")
+
+
+def make_plan(
+    model: nn.Module,
+    specs: dict[nn.Module, LayerSpec],
+    tracers: Sequence[Tracer],
+    options: Options,
+) -> Plan:
+    """Make a plan from traces, of which the first one, in eval mode, determines the costs."""
+    produced = [p for tracer in tracers for p in tracer.produced]
+    # The layers that make each free Var, in the order in which they ran.
+    makers: dict[Var, list[Produced]] = {}
+    for p in produced:
+        for segment in resolve(p.axis):
+            if segment.var is not None and p not in (known := makers.setdefault(segment.var, [])):
+                known.append(p)
+    variables = list(makers)
+    dims = tuple(named_dims(makers, options.divisor))
+    space = WidthSpace(dims, tuple(knobs(dims, produced, options)))
+    layouts = Layouts(variables)
+    layers = {
+        name: layer
+        for name, module in model.named_modules()
+        if module in specs and (layer := layer_plan(specs[module], layouts))
+    }
+    blueprint = draw_blueprint(model, specs, tracers[0].ops, space, layouts)
+    frozen = [*frozen_layers(produced), *unseen_layers(model, specs, produced)]
+    return Plan(blueprint, layers, frozen, tracers[0].uncounted, variables)
+
+
+def named_dims(makers: dict[Var, list[Produced]], divisor: int) -> Iterator[Dim]:
+    """Name each Dim after a layer that makes it, preferably one that makes no other Dim."""
+    taken: set[str] = set()
+    for var, layers in makers.items():
+        alone = [p for p in layers if form(p.axis)[1].keys() == {var}]
+        maker = (alone or layers)[0]
+        name, copy = maker.module, 2
+        while name in taken:
+            name, copy = f"{maker.module}#{copy}", copy + 1
+        taken.add(name)
+        step = form(maker.axis)[1][var]
+        names = tuple(dict.fromkeys(p.module for p in layers))
+        yield Dim(name, full=var.units * step, step=step, divisor=divisor, layers=names)
+
+
+def knobs(dims: tuple[Dim, ...], produced: list[Produced], options: Options) -> Iterator[Knob]:
+    """Make one knob for each group of tied Dims, and one for each other Dim."""
+    aliases = [{dim.name, *dim.layers} for dim in dims]
+    groups: dict[int, tuple[str, tuple[int, ...]]] = {}
+    for group in options.tie:
+        patterns = [group] if isinstance(group, str) else list(group)
+        members = tied(patterns, aliases, produced)
+        if taken := [m for m in members if m in groups]:
+            raise UserError(f"tie: {dims[taken[0]].name!r} stands in two groups")
+        name = patterns[0] if len(patterns) == 1 else dims[members[0]].name
+        groups |= dict.fromkeys(members, (name, members))
+    lows = lowest(aliases, produced, options.low)
+    for position, dim in enumerate(dims):
+        name, members = groups.get(position, (dim.name, (position,)))
+        if position == members[0]:
+            yield Knob(name, members, max(lows[m] for m in members))
+
+
+def tied(patterns: list[str], aliases: list[set[str]], produced: list[Produced]) -> tuple[int, ...]:
+    """Return the positions of the Dims that these patterns name."""
+    members: set[int] = set()
+    for pattern in patterns:
+        names = {p.module for p in matching("tie", pattern, produced)}
+        found = {i for i, known in enumerate(aliases) if known & names}
+        if not found:
+            why = next(f for f in frozen_layers(produced) if f.layer in names)
+            raise UserError(f"tie: {why.layer!r} cannot be slimmed: {why.why}")
+        members |= found
+    return tuple(sorted(members))
+
+
+def lowest(aliases: list[set[str]], produced: list[Produced], low: Low) -> list[float]:
+    """Return the lowest multiplier of each Dim."""
+    if not isinstance(low, Mapping):
+        return [float(low)] * len(aliases)
+    lows = [DEFAULT_LOW] * len(aliases)
+    for pattern, value in low.items():
+        names = {p.module for p in matching("low", pattern, produced)}
+        lows = [float(value) if known & names else old for known, old in zip(aliases, lows)]
+    return lows
+
+
+def matching(option: str, pattern: str, produced: Iterable[Produced]) -> list[Produced]:
+    """Return the layers that match the pattern, or that are in a module of this name."""
+    produced = list(produced)
+    found = [
+        p
+        for p in produced
+        if fnmatch.fnmatchcase(p.module, pattern) or p.module.startswith(f"{pattern}.")
+    ]
+    if not found:
+        raise unknown(option, pattern, dict.fromkeys(p.module for p in produced))
+    return found
+
+
+def frozen_layers(produced: list[Produced]) -> list[Frozen]:
+    """Return the layers whose output channels cannot be slimmed."""
+    found: dict[str, Frozen] = {}
+    for p in produced:
+        axis = resolve(p.axis)
+        if is_fixed(axis) and p.module not in found:
+            why = next((s.why for s in axis if s.why), "it has a single channel")
+            found[p.module] = Frozen(p.module, length(axis), why)
+    return list(found.values())
+
+
+def unseen_layers(
+    model: nn.Module, specs: dict[nn.Module, LayerSpec], produced: list[Produced]
+) -> Iterator[Frozen]:
+    """Yield frozen layers whose output was not seen: recurrent ones, or ones that never ran."""
+    known = {p.module for p in produced}
+    for name, module in model.named_modules():
+        if not name or name in known or module not in specs:
+            continue
+        tensors = specs[module].tensors
+        weights = [axes for n, axes in tensors.items() if n in module._parameters and len(axes) > 1]
+        if weights and all(is_fixed(axis) for axes in weights for axis in axes):
+            segments = (segment for axis in weights[0] for segment in resolve(axis))
+            why = next((s.why for s in segments if s.why), "it has a single channel")
+            yield Frozen(name, length(weights[0][0]), why)
+
+
+class Layouts:
+    """Turns axes in terms of Vars into Layouts in terms of Dims."""
+
+    def __init__(self, variables: list[Var]) -> None:
+        self._dims = {var: position for position, var in enumerate(variables)}
+
+    def of(self, axis: Axis) -> Layout:
+        return Layout(
+            tuple(
+                Stretch(None, 0, s.length)
+                if s.var is None
+                else Stretch(self._dims[s.var], s.inner, s.length)
+                for s in resolve(axis)
+            )
+        )
+
+    def term(self, axes: Iterable[Axis]) -> Term:
+        """Return the product of the lengths of these axes."""
+        times, slimmable = 1, []
+        for axis in axes:
+            if is_fixed(axis):
+                times *= length(axis)
+            else:
+                slimmable.append(self.of(axis))
+        return Term(times, tuple(slimmable))
+
+
+def layer_plan(spec: LayerSpec, layouts: Layouts) -> LayerPlan | None:
+    """Return how a module is cut, or None if nothing about it changes with the width."""
+    if all(is_fixed(axis) for axis in spec.axes()):
+        return None
+    tensors = {}
+    for name, axes in spec.tensors.items():
+        plans = tuple(layouts.of(axis) for axis in axes)
+        if any(layout.slimmable for layout in plans):
+            tensors[name] = plans
+    attributes = {
+        name: tuple(map(layouts.of, axis)) if isinstance(axis, list) else layouts.of(axis)
+        for name, axis in spec.attributes.items()
+    }
+    return LayerPlan(tensors, attributes)
+
+
+def draw_blueprint(
+    model: nn.Module,
+    specs: dict[nn.Module, LayerSpec],
+    ops: list[Op],
+    space: WidthSpace,
+    layouts: Layouts,
+) -> Blueprint:
+    """Summarise the operations of a trace in terms of Dims."""
+    memory = Maps(ops)
+    layers = []
+    for time, op in enumerate(ops):
+        for m in op.multiplies:
+            weight = m.weight or []
+            out = op.writes[0].axes
+            layers.append(
+                Layer(
+                    name=m.module,
+                    op=op.name,
+                    macs=layouts.term(m.macs),
+                    weights=layouts.term(weight) if m.weight else Term(0),
+                    kernel=tuple(length(axis) for axis in weight[2:]),
+                    resolution=tuple(length(axis) for axis in out[2:]),
+                    maps=memory.of(op),
+                    skips=memory.alive_beside(time),
+                )
+            )
+    # Parameters in compiled modules have no spec and are never cut; shared ones count once.
+    parameters = {id(p): Term(p.numel()) for p in model.parameters()}
+    for module, spec in specs.items():
+        for name, tensor in own_tensors(module).items():
+            if id(tensor) in parameters:
+                parameters[id(tensor)] = layouts.term(spec.tensors[name])
+    maps = tuple(layouts.term(node.axes) for node in memory.maps)
+    return Blueprint(space, tuple(layers), maps, tuple(parameters.values()))
+
+
+class Maps:
+    """The feature maps: which tensors share memory, and for how long it is needed.
+
+    A view shares the memory of its input. So does an operation that can be done in place (an
+    activation, a norm, an addition) on a map that nothing reads afterwards. A part of a map (a
+    slice, a chunk) has memory of its own.
+    """
+
+    def __init__(self, ops: list[Op]) -> None:
+        self.ops = ops
+        self.maps: list[Node] = []
+        self._map_of: dict[int, int] = {}
+        self._made: list[int] = []
+        self._last_read: dict[int, int] = {}
+        for time, op in enumerate(ops):
+            for node in op.reads:
+                self._last_read[node.number] = len(ops) if op.name == "output" else time
+        self._needed_until: list[int] = []
+        for time, op in enumerate(ops):
+            for node in op.reads:
+                if not node.constant and node.number not in self._map_of:
+                    self._new(node, -1)
+            for node in op.writes:
+                self._place(node, op, time)
+
+    def of(self, op: Op) -> tuple[int, ...]:
+        """Return the maps that an operation reads and writes, without its weights."""
+        weights = {m.factor for m in op.multiplies}
+        reads = [n for n in op.reads if not n.constant and n.number not in weights]
+        return tuple(dict.fromkeys(self._map_of[node.number] for node in reads + op.writes))
+
+    def alive_beside(self, time: int) -> tuple[int, ...]:
+        """Return the other maps that are made before this operation and read after it."""
+        own = self.of(self.ops[time])
+        return tuple(
+            m
+            for m, (made, last) in enumerate(zip(self._made, self._needed_until))
+            if made < time < last and m not in own
+        )
+
+    def _place(self, node: Node, op: Op, time: int) -> None:
+        if node.number in self._map_of:
+            return
+        if op.reuses:
+            for source in op.reads:
+                if not source.constant and self._can_take(source, node, op, time):
+                    self._join(node, self._map_of[source.number])
+                    return
+        self._new(node, time)
+
+    def _can_take(self, source: Node, node: Node, op: Op, time: int) -> bool:
+        if op.reuses == "view":
+            return True
+        same_size = [form(a) for a in source.axes] == [form(a) for a in node.axes]
+        return same_size and self._needed_until[self._map_of[source.number]] <= time
+
+    def _new(self, node: Node, time: int) -> None:
+        self.maps.append(node)
+        self._made.append(time)
+        self._needed_until.append(-1)
+        self._join(node, len(self.maps) - 1)
+
+    def _join(self, node: Node, position: int) -> None:
+        self._map_of[node.number] = position
+        last = self._last_read.get(node.number, -1)
+        self._needed_until[position] = max(self._needed_until[position], last)

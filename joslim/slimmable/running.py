@@ -1,0 +1,135 @@
+"""Run a network without side effects, and compare its outputs.
+
+Tracing, the checks of `slim` and the sorting of channels all run the networks of users, which may
+have buffers, dropout and outputs of any structure.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakIdKeyDictionary
+
+# Allowed difference of two outputs, as a share of the largest entry.
+TOLERANCE = 1e-4
+
+
+@contextmanager
+def no_side_effects(model: nn.Module, training: bool) -> Iterator[None]:
+    """Run in this mode, and restore modes, buffers and random generators afterwards.
+
+    Norms stay in eval mode, because a batch of one has no variance to normalise by.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    buffers = [
+        (module, name, buffer, buffer.detach().clone())
+        for module in model.modules()
+        for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False)
+    ]
+    python, numbers = random.getstate(), np.random.get_state()
+    cuda = list({p.device for p in model.parameters() if p.device.type == "cuda"})
+    model.train(training)
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._NormBase):
+            module.eval()
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=cuda):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numbers)
+        for module, mode in modes:
+            module.training = mode
+        with torch.no_grad():
+            for module, name, buffer, value in buffers:
+                if isinstance(module, torch.jit.ScriptModule):  # its _buffers cannot be written
+                    getattr(module, name).copy_(value)
+                else:
+                    module._buffers[name] = buffer.copy_(value)
+
+
+def tensors_in(tree: Any, depth: int = 8) -> list[Tensor]:
+    """Return all tensors in nested containers and in the attributes of objects."""
+    if isinstance(tree, Tensor):
+        return [tree]
+    if depth == 0 or isinstance(tree, (str, bytes, type, nn.Module)):
+        return []
+    if isinstance(tree, Mapping):
+        parts: list[Any] = list(tree.values())
+    elif isinstance(tree, (Sequence, Set)):
+        parts = list(tree)
+    else:
+        slots = (name for kind in type(tree).__mro__ for name in getattr(kind, "__slots__", ()))
+        parts = [getattr(tree, name, None) for name in slots]
+        parts += vars(tree).values() if hasattr(tree, "__dict__") else []
+    return [tensor for part in parts for tensor in tensors_in(part, depth - 1)]
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error message, or the type of an error without one."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def outputs_of(model: nn.Module, inputs: tuple[Any, ...]) -> list[Tensor]:
+    """Return all tensors that the model returns, and the real numbers behind integer ones.
+
+    An argmax hides most errors of the scores that it was computed from, so these are compared too.
+    """
+    with RealSources() as sources:
+        outputs = tensors_in(model(*inputs))
+    reals = [real for output in outputs for real in sources.of(output)]
+    return [tensor.detach().clone() for tensor in [*outputs, *reals]]
+
+
+class RealSources(TorchFunctionMode):
+    """Records, for every integer tensor, the real-valued tensors that it was computed from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sources: Any = WeakIdKeyDictionary()
+
+    def of(self, tensor: Tensor) -> list[Tensor]:
+        return [] if is_real(tensor) else self._sources.get(tensor, [])
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        written = args[:1] if result is None else result  # an assignment returns nothing
+        if integers := [tensor for tensor in tensors_in(written) if not is_real(tensor)]:
+            read = tensors_in((args, kwargs))
+            found = [real for x in read for real in ([x] if is_real(x) else self.of(x))]
+            for tensor in integers:
+                self._sources[tensor] = list({id(real): real for real in found}.values())
+        return result
+
+
+def is_real(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def agree(a: Tensor, b: Tensor, tolerance: float = TOLERANCE) -> bool:
+    """Tell whether two outputs differ by no more than rounding.
+
+    Args:
+        a: One output.
+        b: The other output.
+        tolerance: Allowed difference of real numbers, as a share of the largest finite one; and
+            share of integers that may differ, because the reals behind them are nearly equal.
+    """
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    if not a.numel() or a.is_meta:  # there are no values to compare
+        return True
+    if not is_real(a):
+        return float(a.ne(b).double().mean()) <= tolerance
+    if a.is_complex():
+        a, b = torch.view_as_real(a.resolve_conj()), torch.view_as_real(b.resolve_conj())
+    a, b = a.double(), b.double()
+    apart = tolerance * float(b.nan_to_num(0, 0, 0).abs().max())
+    return torch.allclose(a, b, rtol=0, atol=apart, equal_nan=True)

@@ -1,0 +1,373 @@
+"""The search space: the channel counts that a network can have, and one choice of them.
+
+A `Dim` is a group of channels that has one count everywhere, a `Knob` is one coordinate of the
+search (a multiplier that drives one Dim or several tied ones), a `WidthSpace` holds all knobs of a
+network, and `Widths` is one child (subnet). `slim` makes the space; costs, searches and layers work
+on the integer counts of children.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from joslim.errors import UserError
+from joslim.files import json_count, json_name, json_number, json_rows, json_value
+
+# Added before rounding down, because 29/200 * 200 is 28.999999999999996.
+ROUNDING = 1e-9
+
+# Limits for files, which may come from anyone: beyond these a file is broken.
+MAX_DIMS = 10_000
+MAX_CHANNELS = 10_000_000
+
+
+@dataclass(frozen=True)
+class Dim:
+    """A prunable dimension: channels that must have one count everywhere they appear.
+
+    Channels are coupled where an addition, a depthwise convolution or a concatenation joins them.
+
+    Attributes:
+        name: Name of the layer that makes the channels.
+        full: Number of channels of the full network.
+        step: Number of channels that are kept or dropped together, such as one group of a grouped
+            convolution.
+        divisor: Counts are rounded down to multiples of this number.
+        layers: Names of all modules that make these channels.
+
+    Examples:
+        >>> net = joslim.slim(joslim.models.resnet8(), torch.zeros(1, 3, 32, 32), divisor=4)
+        >>> dim = net.space.dims[0]
+        >>> dim.name, dim.full, dim.least
+        ('conv1', 16, 4)
+    """
+
+    name: str
+    full: int
+    step: int = 1
+    divisor: int = 1
+    layers: tuple[str, ...] = field(default=(), compare=False, repr=False)
+
+    @property
+    def grain(self) -> int:
+        """Smallest difference between two counts: the least common multiple of `step` and
+        `divisor`.
+        """
+        return math.lcm(self.step, self.divisor)
+
+    @property
+    def least(self) -> int:
+        """Smallest count that a child may have."""
+        return min(self.grain, self.full)
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One coordinate of the search space: a width multiplier in [low, 1].
+
+    Attributes:
+        name: Name of the knob.
+        dims: Positions in `WidthSpace.dims` of the Dims that it drives; several if they are tied.
+        low: Lowest multiplier.
+
+    Examples:
+        >>> names, x = ["conv1", "layer1.0.conv1"], torch.zeros(1, 3, 32, 32)
+        >>> net = joslim.slim(joslim.models.resnet8(), x, tie=[names])
+        >>> len(net.space.dims), len(net.space.knobs)
+        (6, 5)
+        >>> net.space.knobs[0].dims
+        (0, 1)
+    """
+
+    name: str
+    dims: tuple[int, ...]
+    low: float
+
+
+@dataclass(frozen=True, eq=False)
+class Widths:
+    """One child (subnet): a channel count for each Dim of its search space.
+
+    Children are hashable, and equal if their counts and their spaces are.
+
+    Attributes:
+        space: The search space.
+        counts: Number of channels for each Dim of the space.
+
+    Examples:
+        >>> net = joslim.slim(joslim.models.resnet8(), torch.zeros(1, 3, 32, 32))
+        >>> child = net.space.uniform(0.5)
+        >>> child.channels["conv1"]
+        8
+        >>> net.space.at(child.multipliers) == child
+        True
+    """
+
+    space: WidthSpace
+    counts: tuple[int, ...]
+
+    @property
+    def channels(self) -> dict[str, int]:
+        """Channel count by the name of the Dim."""
+        return {dim.name: count for dim, count in zip(self.space.dims, self.counts)}
+
+    @cached_property
+    def units(self) -> tuple[int, ...]:
+        """Counts in steps of their Dims."""
+        return tuple(count // dim.step for dim, count in zip(self.space.dims, self.counts))
+
+    @cached_property
+    def multipliers(self) -> NDArray[np.float64]:
+        """Smallest multipliers that give these counts, of shape [knobs]; `space.at` turns them back
+        into this child.
+        """
+        return self.space.multipliers(np.array([self.counts]))[0]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Widths):
+            return NotImplemented
+        return self.counts == other.counts and self.space == other.space
+
+    def __hash__(self) -> int:
+        return hash(self.counts)
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}={count}" for name, count in self.channels.items())
+
+    def __repr__(self) -> str:
+        return f"Widths({self})"
+
+
+@dataclass(frozen=True)
+class WidthSpace:
+    """The search space of a network: all knobs, and so all children (subnets).
+
+    Its length is the number of knobs.
+
+    Attributes:
+        dims: The groups of coupled channels.
+        knobs: The coordinates of the search.
+
+    Examples:
+        >>> space = joslim.slim(joslim.models.resnet8(), torch.zeros(1, 3, 32, 32)).space
+        >>> len(space)
+        6
+        >>> space.uniform(0.5).counts
+        (8, 8, 16, 16, 32, 32)
+        >>> space.at([1, 0.5, 1, 0.5, 1, 0.5]).counts
+        (16, 8, 32, 16, 64, 32)
+        >>> space.random(np.random.default_rng(0)).space == space
+        True
+    """
+
+    dims: tuple[Dim, ...]
+    knobs: tuple[Knob, ...]
+    _driver: NDArray[np.int64] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        driver = np.empty(len(self.dims), dtype=np.int64)
+        for position, knob in enumerate(self.knobs):
+            driver[list(knob.dims)] = position
+        object.__setattr__(self, "_driver", driver)
+
+    def __len__(self) -> int:
+        return len(self.knobs)
+
+    @cached_property
+    def low(self) -> NDArray[np.float64]:
+        """Lowest multiplier of each knob, of shape [knobs]."""
+        return np.array([knob.low for knob in self.knobs])
+
+    @cached_property
+    def _dim_table(self) -> NDArray[np.int64]:
+        """[3, dims]: full, grain and least count of each Dim."""
+        return np.array([(d.full, d.grain, d.least) for d in self.dims]).T.reshape(3, -1)
+
+    def counts(self, multipliers: ArrayLike) -> NDArray[np.int64]:
+        """Convert multipliers to channel counts, for many children at once.
+
+        Args:
+            multipliers: Matrix of shape [n, knobs].
+
+        Returns:
+            Matrix of shape [n, dims].
+
+        Raises:
+            UserError: The shape is wrong, or a multiplier is outside [low, 1] of its knob.
+        """
+        matrix = self._checked(np.atleast_2d(_as_array(multipliers)))
+        full, grain, least = self._dim_table
+        matrix = np.clip(matrix, self.low, 1.0)[:, self._driver]
+        counts = np.floor((matrix + ROUNDING) * (full / grain)).astype(np.int64) * grain
+        counts = np.clip(counts, least, full)
+        return np.where(matrix >= 1.0 - ROUNDING, full, counts)
+
+    def multipliers(self, counts: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Convert channel counts to the smallest multipliers that give them.
+
+        Args:
+            counts: Matrix of shape [n, dims].
+
+        Returns:
+            Matrix of shape [n, knobs].
+        """
+        full, _, least = self._dim_table
+        # A Dim at its least count may have been clamped up to it, so it does not bound its knob.
+        share = np.where(counts > least, counts / full, 0.0)
+        result = np.repeat(self.low[None], len(counts), axis=0)
+        for position, knob in enumerate(self.knobs):
+            highest = share[:, list(knob.dims)].max(axis=1)
+            result[:, position] = np.maximum(result[:, position], highest)
+        return result
+
+    def at(self, multipliers: Sequence[float] | NDArray[np.float64]) -> Widths:
+        """Return the child at these multipliers.
+
+        Args:
+            multipliers: One multiplier for each knob.
+
+        Raises:
+            UserError: Their number is wrong, or one is outside [low, 1] of its knob.
+        """
+        return Widths(self, tuple(self.counts(_as_array(multipliers)[None])[0].tolist()))
+
+    def of_counts(self, counts: Sequence[int]) -> Widths:
+        """Return the child with these channel counts.
+
+        Args:
+            counts: One count for each Dim.
+
+        Raises:
+            UserError: No child has these counts.
+        """
+        return self.all_of_counts([counts])[0]
+
+    def all_of_counts(self, rows: Sequence[Sequence[int]]) -> list[Widths]:
+        """Return the children with these channel counts. Many are checked in one pass."""
+        for counts in rows:
+            if len(counts) != len(self.dims):
+                raise UserError(
+                    f"widths: {len(counts)} counts given, this network has {len(self.dims)}"
+                )
+            if not all(isinstance(count, (int, np.integer)) for count in counts):
+                raise UserError(f"widths: {list(counts)} are not whole numbers of channels")
+        matrix = np.array(rows, dtype=np.int64).reshape(len(rows), len(self.dims))
+        wrong = (self.counts(self.multipliers(matrix)) != matrix).any(axis=1)
+        if wrong.any():
+            raise UserError(f"widths: {list(rows[wrong.argmax()])} is not a child of this network")
+        return [Widths(self, tuple(row)) for row in matrix.tolist()]
+
+    def uniform(self, multiplier: float) -> Widths:
+        """Return the child with one multiplier for all knobs, each at or above its own lowest.
+
+        Args:
+            multiplier: A share of the channels, in (0, 1].
+
+        Raises:
+            UserError: The multiplier is outside (0, 1].
+        """
+        if not 0 < float(_as_array(multiplier)) <= 1:
+            raise UserError(f"multiplier: {multiplier} is outside (0, 1]")
+        return self.at(np.maximum(self.low, multiplier))
+
+    def random(self, rng: np.random.Generator) -> Widths:
+        """Draw a child with independent multipliers, uniform between the lowest and 1.
+
+        Args:
+            rng: Source of randomness.
+        """
+        return self.at(rng.uniform(self.low, 1.0))
+
+    @cached_property
+    def full(self) -> Widths:
+        """The full network: all channels of every Dim."""
+        return self.at(np.ones(len(self)))
+
+    @cached_property
+    def smallest(self) -> Widths:
+        """The smallest child: every knob at its lowest multiplier."""
+        return self.at(self.low)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain lists and dictionaries; `of_json` reads them back."""
+        return {
+            "dims": [{**vars(dim), "layers": list(dim.layers)} for dim in self.dims],
+            "knobs": [
+                {**vars(knob), "dims": list(knob.dims), "low": float(knob.low)}
+                for knob in self.knobs
+            ],
+        }
+
+    @classmethod
+    def of_json(cls, record: Any) -> WidthSpace:
+        """Read a space from parsed JSON. The source need not be trusted: every field is checked.
+
+        Raises:
+            UserError: A field is missing or not valid.
+        """
+        rows = json_rows(record, "dims", "space", MAX_DIMS)
+        dims = tuple(_dim_of_json(row, f"space.dims[{at}]") for at, row in enumerate(rows))
+        rows = json_rows(record, "knobs", "space", MAX_DIMS)
+        knobs = tuple(
+            _knob_of_json(row, f"space.knobs[{at}]", len(dims)) for at, row in enumerate(rows)
+        )
+        if len({dim.name for dim in dims}) < len(dims):
+            raise UserError("space.dims: two of them have the same name")
+        if sorted(position for knob in knobs for position in knob.dims) != [*range(len(dims))]:
+            raise UserError("space.knobs: every Dim must belong to exactly one knob")
+        return cls(dims, knobs)
+
+    def _checked(self, matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Check the shape and the range of [n, knobs] multipliers."""
+        if matrix.ndim != 2 or matrix.shape[1] != len(self):
+            raise UserError(
+                f"widths: {matrix.shape[-1]} multipliers given, this network has {len(self)} knobs"
+            )
+        outside = ~((matrix >= self.low - ROUNDING) & (matrix <= 1.0 + ROUNDING))
+        if outside.any():
+            row, column = np.argwhere(outside)[0]
+            knob = self.knobs[column]
+            raise UserError(
+                f"widths: multiplier {matrix[row, column]} for knob {knob.name!r} "
+                f"is outside [{knob.low}, 1]"
+            )
+        return matrix
+
+
+def _as_array(values: ArrayLike) -> NDArray[np.float64]:
+    """Convert to numbers, or raise an error that says what to type."""
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"widths: {values!r} are not numbers; type multipliers: 0.5") from error
+
+
+def _dim_of_json(record: Any, where: str) -> Dim:
+    full, step, divisor = (
+        json_count(json_value(record, key, where), f"{where}.{key}", 1, MAX_CHANNELS)
+        for key in ("full", "step", "divisor")
+    )
+    layers = json_rows(record, "layers", where, MAX_DIMS, least=0)
+    names = tuple(json_name(layer, f"{where}.layers[{at}]") for at, layer in enumerate(layers))
+    name = json_name(json_value(record, "name", where), f"{where}.name")
+    return Dim(name, full, step, divisor, names)
+
+
+def _knob_of_json(record: Any, where: str, dims: int) -> Knob:
+    positions = json_rows(record, "dims", where, dims)
+    members = tuple(
+        json_count(position, f"{where}.dims[{at}]", 0, dims - 1)
+        for at, position in enumerate(positions)
+    )
+    low = json_number(json_value(record, "low", where), f"{where}.low")
+    if not 0 < low <= 1:
+        raise UserError(f"{where}.low: {low} is outside (0, 1]")
+    name = json_name(json_value(record, "name", where), f"{where}.name")
+    return Knob(name, members, float(low))

@@ -1,0 +1,149 @@
+"""Judging: from the history of a search to the Pareto front of training loss and cost.
+
+Judging knows nothing of the training loop. It takes a network and a history of children, and
+measures the best of them on many images, each with BatchNorm statistics of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from joslim.costs import COSTS
+from joslim.costs import cost as make_cost
+from joslim.distributed import gathered, shared_out, world
+from joslim.errors import RunFailed
+from joslim.front import Front, Point, cost_key, non_dominated
+from joslim.search import History, Scored
+from joslim.slimmable import SlimmableNet, statistics_of
+from joslim.space import Widths
+from joslim.training.evaluate import Metric, errors, mean_loss, on_device, wrong
+from joslim.training.step import Criterion
+
+Progress = Callable[[int, int], None]
+
+
+def choose_finalists(
+    history: History, most: int, score: Callable[[Sequence[Widths]], list[float]], step: int
+) -> list[int]:
+    """Choose the ids of the children that are worth judging on many images.
+
+    If there are more than `most` children, all are scored on the same images, and front after
+    front is taken until there are enough.
+    """
+    everyone = range(len(history))
+    if len(everyone) <= most:
+        return list(everyone)
+    history.record(dict(zip(everyone, score([v.widths for v in history.visits]))), step)
+    scored = history.scored()
+    return sorted(scored.ids[nearest_the_front(scored, most)].tolist())
+
+
+def nearest_the_front(scored: Scored, most: int) -> np.ndarray:
+    """[n] booleans: the front, then the front of the rest, and so on, until `most` are chosen."""
+    chosen = np.zeros(len(scored), dtype=bool)
+    while chosen.sum() < min(most, len(scored)):
+        rest = np.flatnonzero(~chosen)
+        layer = rest[non_dominated(scored.losses[rest], scored.costs[rest])]
+        chosen[layer] = True
+    return chosen
+
+
+def judge(
+    net: SlimmableNet,
+    history: History,
+    finalists: Sequence[int],
+    criterion: Criterion,
+    batches: Sequence[Any],
+    *,
+    step: int,
+    val: Iterable[Any] | None = None,
+    test: Iterable[Any] | None = None,
+    metric: Metric = wrong,
+    progress: Progress = lambda done, total: None,
+) -> Front:
+    """Measure the finalists on the batches, record their losses, and return the Pareto front.
+
+    The statistics of the front's children stay in `net.statistics`. Validation and test errors are
+    measured for the children of the front only.
+    """
+    losses = _measure(net, history, finalists, criterion, batches, progress)
+    history.record(losses, step)
+    if not any(math.isfinite(loss) for loss in losses.values()):
+        raise RunFailed(f"none of {len(history)} children has a finite loss: no front")
+    best = _best(history, finalists)
+    children = [history.visits[child].widths for child in best]
+    for widths in net.statistics.keys() - set(children):
+        del net.statistics[widths]
+    net._switch(net.active)
+
+    def errors_on(data: Iterable[Any] | None) -> Sequence[float | None]:
+        if data is None:
+            return [None] * len(children)
+        watched = _watched(data, lambda: progress(len(finalists), len(finalists)))
+        return gathered(errors(net, shared_out(children), watched, metric))
+
+    cost = history.cost
+    counted = [make_cost(name, net) for name in COSTS if name != "latency"]
+    points = [
+        Point(
+            widths,
+            {cost_key(priced.name): priced(widths) for priced in [*counted, cost]},
+            losses[child],
+            *found,
+        )
+        for child, widths, *found in zip(best, children, errors_on(val), errors_on(test))
+    ]
+    span = (float(cost(net.space.smallest)), float(cost(net.space.full)))
+    return Front(points, cost.name, span)
+
+
+def _measure(
+    net: SlimmableNet,
+    history: History,
+    finalists: Sequence[int],
+    criterion: Criterion,
+    batches: Sequence[Any],
+    progress: Progress,
+) -> dict[int, float]:
+    """Return the losses of the finalists and put the statistics of each into `net.statistics`.
+
+    The processes share the work. Afterwards each of them has all losses and statistics.
+    """
+    measured = []
+    for done, child in enumerate(shared_out(finalists)):
+        progress(done * world(), len(finalists))
+        widths = history.visits[child].widths
+        with net.at(widths):
+            inputs = ((on_device(net, batch)[0],) for batch in batches)
+            net.statistics[widths] = statistics_of(net, inputs)
+            net._switch(widths)
+            loss = mean_loss(net, batches, criterion)
+        measured.append((widths.counts, loss, net.statistics[widths]))
+    progress(len(finalists), len(finalists))
+    device = next(net.parameters()).device
+    losses = []
+    for counts, loss, statistics in gathered(measured):
+        losses.append(loss)
+        net.statistics[net.space.of_counts(counts)] = {
+            norm: (mean.to(device), var.to(device)) for norm, (mean, var) in statistics.items()
+        }
+    return dict(zip(finalists, losses))
+
+
+def _best(history: History, finalists: Sequence[int]) -> list[int]:
+    """Return the ids of the non-dominated finalists, sorted by cost."""
+    scored = history.scored()
+    chosen = np.isin(scored.ids, finalists)
+    ids, costs = scored.ids[chosen], scored.costs[chosen]
+    best = non_dominated(scored.losses[chosen], costs)
+    return ids[best][np.argsort(costs[best], kind="stable")].tolist()
+
+
+def _watched(batches: Iterable[Any], at_each: Callable[[], None]) -> Iterator[Any]:
+    for batch in batches:
+        at_each()
+        yield batch

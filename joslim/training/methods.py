@@ -1,0 +1,299 @@
+"""The methods: when widths are chosen while the weights train, and which children are judged.
+
+A method is a record in `METHODS`. They differ only in when the width problem (equation 6 of the
+paper) is solved: never (slim), once at the end (bignas), once early (autoslim), every K steps
+(joslim). `single` has no width problem: it trains one child alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from joslim.costs import Cost
+from joslim.errors import unknown
+from joslim.search import Random, greedy_removal, keep_useful, starting_children
+from joslim.search.history import ALL, History
+from joslim.search.initial_design import start_size
+from joslim.space import Widths, WidthSpace
+
+# Slim is judged at this many widths, spread evenly over the cost axis (appendix of the paper).
+SLIM_CHILDREN = 40
+# AutoSlim trains for this share of the steps before it removes channels (the paper: 10 to 20%).
+AUTOSLIM_EARLY = 0.15
+# Multipliers at which the ray of equally slim children is priced: finer than any channel count.
+RAY = 4001
+
+
+class Search(Protocol):
+    """A search over children on weights as they are now; `ChildSearch` is one."""
+
+    space: WidthSpace
+    cost: Cost
+    history: History
+    rng: np.random.Generator
+    steps: int
+    samples: int
+
+    def propose(self, count: int) -> list[Widths]:
+        """Ask the searcher for the children to visit next."""
+
+    def score(self, children: Sequence[Widths]) -> list[float]:
+        """Compute losses on the images of this round."""
+
+
+class Training(Search, Protocol):
+    """The view that a method has of a training that is under way."""
+
+    total_steps: int
+    # Until this step only the full network is trained.
+    alone_until: int
+    children: int
+    alone: Widths | None
+
+    def rescore(self) -> None:
+        """Refresh the losses of the history on the images of this round."""
+
+
+@dataclass(frozen=True)
+class Method:
+    summary: str
+    # Chooses the widths to train besides the full and the smallest.
+    choose: Callable[[Training], list[Widths]]
+    # Whether they hold for K steps, or are drawn anew at each step.
+    in_rounds: bool = False
+    # Adds the children to the history that are to be judged and are not in it yet.
+    finish: Callable[[Training], None] = field(default=lambda training: None)
+    # Whether the full network, which teaches, and the smallest child are always trained.
+    sandwich: bool = True
+
+
+def targeted_widths(training: Training) -> list[Widths]:
+    """Joslim, Algorithm 1: refresh the losses, ask the search, remember its answer."""
+    if not training.history:
+        visit_start(training, start_size(training.space))
+    training.rescore()
+    chosen = training.propose(training.samples)
+    for child in chosen:
+        training.history.visit(child, training.steps)
+    return chosen
+
+
+def visit_start(search: Search, count: int) -> None:
+    """Visit the initial design: the full and the smallest child, and a few that fill the space."""
+    for child in starting_children(search.space, search.cost, search.rng, count):
+        search.history.visit(child, search.steps)
+
+
+def equally_slim_widths(training: Training) -> list[Widths]:
+    """Slim: one random multiplier for all layers."""
+    low = float(training.space.low.min())
+    drawn = training.rng.uniform(low, 1.0, size=training.samples)
+    return [training.space.uniform(multiplier) for multiplier in drawn]
+
+
+def random_widths(training: Training) -> list[Widths]:
+    """BigNAS: a random multiplier for each knob."""
+    return [training.space.random(training.rng) for _ in range(training.samples)]
+
+
+def widths_of_the_greedy_sequence(training: Training) -> list[Widths]:
+    """AutoSlim: random widths at first; then children of the sequence that greedy removal finds."""
+    alone, history = training.alone_until, training.history
+    early = alone + AUTOSLIM_EARLY * (training.total_steps - alone)
+    if training.steps < early:
+        return random_widths(training)
+    since = [child for child in range(len(history)) if history.tried(child) >= early]
+    sequence = since or remove_greedily(training)
+    drawn = training.rng.integers(len(sequence), size=training.samples)
+    return [history.visits[sequence[place]].widths for place in drawn]
+
+
+def remove_greedily(training: Training) -> list[int]:
+    """Visit and score the children of a greedy removal of channels; returns their ids."""
+    found = greedy_removal(training.space, training.cost, training.score)
+    sequence = keep_useful(found, training.cost)
+    ids = [training.history.visit(child, training.steps) for child in sequence]
+    training.history.record(dict(zip(ids, training.score(sequence))), training.steps)
+    return ids
+
+
+def finish_greedy_sequence(training: Training) -> None:
+    """Remove channels now if the training ended before its removal."""
+    if not training.history:
+        remove_greedily(training)
+
+
+def visit_equally_slim_widths(training: Training) -> None:
+    """Slim: visit children of equal multipliers, at costs that are spread evenly."""
+    space = training.space
+    ray = np.maximum(space.low, np.linspace(space.low.min(), 1.0, RAY)[:, None])
+    costs = np.asarray(training.cost.of(ray), dtype=np.float64)
+    for target in np.linspace(costs[0], costs[-1], SLIM_CHILDREN):
+        nearest = int(np.abs(costs - target).argmin())
+        training.history.visit(space.at(ray[nearest]), training.steps)
+
+
+def solve_the_width_problem_once(training: Training) -> None:
+    """BigNAS: search after the weights are trained, for as many children as Joslim visits."""
+    # `children` is 0 when `full_first` is 1.
+    search_frozen_weights(training, training.children or start_size(training.space))
+
+
+def search_frozen_weights(search: Search, children: int) -> None:
+    """Visit this many children, all scored on the same images: the weights do not change."""
+    history = search.history
+    goal = len(history) + children
+    visit_start(search, min(start_size(search.space), children))
+    while True:
+        score_stale_children(search)
+        before = len(history)
+        count = min(search.samples, goal - before)
+        if count <= 0:
+            return
+        for child in search.propose(count):
+            history.visit(child, search.steps)
+        if len(history) == before:  # the searcher repeats itself: take random children
+            for child in Random().propose(history, count, search.rng):
+                history.visit(child, search.steps)
+        if len(history) == before:  # the space has no other children
+            return
+
+
+def score_stale_children(search: Search) -> None:
+    """Score the children that have no loss of the present weights.
+
+    A loss that is not finite stays so while the weights do not change: it is not computed again.
+    """
+    history = search.history
+    now = [scoring for scoring in history.scorings if scoring.step == search.steps]
+    fresh = {child for scoring in now for child in scoring.losses}
+    stale = [child for child in range(len(history)) if child not in fresh]
+    losses = search.score([history.visits[child].widths for child in stale])
+    history.record(dict(zip(stale, losses)), search.steps)
+
+
+def visit_the_one(training: Training) -> None:
+    """Single: the front is the child that was trained."""
+    training.history.visit(training.alone or training.space.full, training.steps)
+
+
+def visit_start_if_none(training: Training) -> None:
+    """Visit the initial design if no round was reached, because the full network trained alone."""
+    if not training.history:
+        visit_start(training, start_size(training.space))
+
+
+METHODS: dict[str, Method] = {
+    "joslim": Method(
+        "widths and weights jointly: new widths every K steps, by targeted search",
+        targeted_widths,
+        in_rounds=True,
+        finish=visit_start_if_none,
+    ),
+    "slim": Method(
+        "one random multiplier for all layers (universally slimmable networks)",
+        equally_slim_widths,
+        finish=visit_equally_slim_widths,
+    ),
+    "bignas": Method(
+        "random layer-wise widths, then a search on the frozen weights",
+        random_widths,
+        finish=solve_the_width_problem_once,
+    ),
+    "autoslim": Method(
+        "a short training, greedy removal of channels, then training of that sequence",
+        widths_of_the_greedy_sequence,
+        finish=finish_greedy_sequence,
+    ),
+    "single": Method(
+        "one child alone, at the given widths",
+        lambda training: [],
+        finish=visit_the_one,
+        sandwich=False,
+    ),
+}
+"""The table of training strategies: name -> when and how children (subnets) are chosen.
+
+Examples:
+    >>> for name, method in joslim.METHODS.items():
+    ...     print(f"{name}: {method.summary}")
+    joslim: widths and weights jointly...
+    slim: ...
+    bignas: ...
+    autoslim: ...
+    single: ...
+"""
+# With channel counts alone, once-for-all networks are trained as BigNAS is (footnote of the paper).
+ALIASES = {"ofa": "bignas"}
+
+
+def method(name: Any) -> tuple[str, Method]:
+    """Return the name in the table of a method or alias, and the method."""
+    resolved = ALIASES.get(name, name) if isinstance(name, str) else name
+    if not isinstance(resolved, str) or resolved not in METHODS:
+        raise unknown("method", str(name), [*METHODS, *ALIASES])
+    return resolved, METHODS[resolved]
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Values for everything that the paper leaves to us, or that we do better."""
+
+    summary: str
+    # The searcher of each method that searches, and its options.
+    searchers: dict[str, tuple[str, dict[str, Any]]]
+    # The largest number of children that are scored again in a round of K steps.
+    rescore: Callable[[int], int]
+    # The number of children that are judged on many images at the end.
+    finalists: int
+    # Defaults of settings (`joslim/training/settings.py`) that are others than the declared ones.
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+
+# Half of the targets are spread over the logarithm of the cost, so that there are children for the
+# smallest budgets (docs/results.md).
+TARGETED: dict[str, tuple[str, dict[str, Any]]] = {
+    name: ("targeted", {"log_share": 0.5}) for name in ("joslim", "bignas")
+}
+
+PRESETS: dict[str, Preset] = {
+    # It has the declared defaults of the settings; docs/results.md has the reasons.
+    "default": Preset(
+        "the width problem solved directly with the exact cost; a budget for re-scoring",
+        TARGETED,
+        rescore=lambda every: min(64, max(8, every // 2)),
+        finalists=64,
+    ),
+    "paper": Preset(
+        "to the letter: two GPs, Tchebyshev scalarization, bisection, mean plus deviation",
+        {
+            "joslim": ("mobo-ts2", {"optimistic": False}),
+            "bignas": ("mobo-rs", {"optimistic": False}),
+        },
+        rescore=lambda every: ALL,
+        finalists=ALL,
+        # All children are trained in every step, with equal weights.
+        changes={"full_weight": 1.0, "full_first": 0.0, "draw": 65},
+    ),
+}
+"""The table of presets: name -> the settings that a method leaves open.
+
+"default" has our own choices, "paper" follows the paper to the letter.
+
+Examples:
+    >>> sorted(joslim.PRESETS)
+    ['default', 'paper']
+    >>> joslim.PRESETS["paper"].changes["full_weight"]
+    1.0
+"""
+
+
+def preset(name: Any) -> Preset:
+    """Return the preset of this name."""
+    if not isinstance(name, str) or name not in PRESETS:
+        raise unknown("preset", str(name), PRESETS)
+    return PRESETS[name]

@@ -1,0 +1,225 @@
+"""Settings of a training. Each is declared once, with its default, its help text and its limits.
+
+A group of settings is a frozen dataclass of `setting(...)` fields. The flags and help texts of the
+command line, the keys of configuration files and the checks follow from the declaration. The
+groups here are those of `joslim.Slimming`; `joslim/runs/config.py` has the others. Importing this
+file does not import torch.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from importlib import import_module
+from numbers import Real
+from typing import Any, ClassVar, cast
+
+from joslim.errors import UserError, unknown
+from joslim.files import shown
+
+# The methods that search, and so take a searcher and its options.
+SEARCHING = ("joslim", "bignas", "ofa")
+# The settings that are passed on to the searcher; None leaves its own default.
+SEARCH_OPTIONS = ("beta", "epsilon", "log_share", "bisections")
+
+
+def setting(
+    default: Any,
+    help: str,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    names: Callable[[], Iterable[str]] | None = None,
+    may_change: bool = False,
+) -> Any:
+    """Declare a setting. `least` and `most` are allowed values themselves, `above` is not.
+
+    may_change: It says where and how a run runs, not what it computes, so that a resumed run may
+    have another value.
+    """
+    limits = {"least": least, "above": above, "most": most}
+    metadata = {"help": help, "names": names, "may_change": may_change, **limits}
+    return field(default=default, metadata=metadata)
+
+
+def keys_of(module: str, *tables: str) -> Callable[[], list[str]]:
+    """Return a function that lists the names in tables of a module, which it imports when called.
+
+    The command line makes its flags without torch, which most of the tables need.
+    """
+    return lambda: [name for table in tables for name in getattr(import_module(module), table)]
+
+
+class Settings:
+    """Base of the groups: checks every setting of a group when an instance is made."""
+
+    title: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        for item in fields(self):  # type: ignore[arg-type]
+            object.__setattr__(self, item.name, checked(item, getattr(self, item.name)))
+
+
+@dataclass(frozen=True)
+class Sandwich(Settings):
+    """Which children are trained in a step, and how each of them learns.
+
+    The defaults are those of the preset "default"; other presets change some of them.
+    """
+
+    title: ClassVar[str] = "Training of the children"
+
+    samples: int = setting(
+        2,
+        "Number of children sampled in each round, besides the full and the smallest (M).",
+        least=1,
+        most=64,
+    )
+    draw: int = setting(
+        1,
+        "Number of sampled children, the smallest included, trained in each step. They are drawn "
+        "anew at each step and weighted so that the gradient stays unbiased.",
+        least=1,
+        most=65,
+    )
+    full_weight: float = setting(
+        3.0, "Weight of the gradient of the full network.", above=0, most=1000
+    )
+    full_first: float = setting(
+        0.3,
+        "Share of the steps, at the beginning, in which only the full network is trained.",
+        least=0,
+        most=1,
+    )
+    distill: str = setting(
+        "soft",
+        "Distillation loss of the children, which learn from the full network: soft, kl or alpha.",
+        names=keys_of("joslim.training.distillation", "DISTILLATIONS"),
+    )
+    label_share: float = setting(
+        0.0, "Share of the loss of the children that is computed with the labels.", least=0, most=1
+    )
+    replay: float = setting(
+        0.0,
+        "Share of the trained children that are drawn from the present Pareto front "
+        "(method joslim).",
+        least=0,
+        most=1,
+    )
+
+
+@dataclass(frozen=True)
+class Search(Settings):
+    """When children are chosen, and by which search."""
+
+    title: ClassVar[str] = "Method and search"
+
+    method: str = setting(
+        "joslim",
+        "Training strategy: joslim, slim, bignas (ofa), autoslim or single.",
+        names=keys_of("joslim.training.methods", "METHODS", "ALIASES"),
+    )
+    preset: str = setting(
+        "default",
+        "Values of the settings that are not given: default, or paper to follow the paper to the "
+        "letter.",
+        names=keys_of("joslim.training.methods", "PRESETS"),
+    )
+    every: int | None = setting(
+        None,
+        "Steps between two choices of widths (K). By default such that 1000 children are visited.",
+        least=1,
+    )
+    searcher: str | None = setting(
+        None,
+        "Search algorithm: targeted, mobo-ts2 or mobo-rs (the paper's), nsga2 or random. By "
+        "default the one of the preset.",
+        names=keys_of("joslim.search", "SEARCHERS"),
+    )
+    beta: float | None = setting(None, "Weight of the uncertainty in the search.", least=0)
+    epsilon: float | None = setting(
+        None,
+        "Allowed distance of a child from its target cost, as a share of the full cost.",
+        above=0,
+        most=1,
+    )
+    log_share: float | None = setting(
+        None,
+        "Share of the target costs that are spread evenly over the logarithm of the cost.",
+        least=0,
+        most=1,
+    )
+    bisections: int | None = setting(
+        None,
+        "Largest number of bisections for one target cost (searcher mobo-ts2).",
+        least=1,
+        most=1000,
+    )
+    rescore: int | None = setting(
+        None, "Largest number of known children that are scored again in each round.", least=1
+    )
+
+
+def sandwich_of(preset: str, given: Mapping[str, Any]) -> Sandwich:
+    """Return the given settings, and those of the preset for all others.
+
+    At most all of the sampled children and the smallest can be drawn.
+    """
+    from joslim.training.methods import preset as find_preset
+
+    settings = Sandwich(**{**find_preset(preset).changes, **given})
+    return replace(settings, draw=min(settings.draw, settings.samples + 1))
+
+
+SEARCH_FIELDS = {item.name: item for item in fields(Search)}
+
+
+def checked(item: Any, value: Any) -> Any:
+    """Return the value as the type of its field, or raise one line that says what is allowed."""
+    kind, optional = kind_of(item)
+    if value is None and optional:
+        return None
+    if value is None:
+        raise UserError(f"{item.name}: nothing given; {_allowed(item)}")
+    least, above, most = (item.metadata[limit] for limit in ("least", "above", "most"))
+    if (
+        not _is_a(value, kind)
+        or (least is not None and value < least)
+        or (above is not None and value <= above)
+        or (most is not None and value > most)
+    ):
+        raise UserError(f"{item.name}: {shown(value)} given; {_allowed(item)}")
+    names = item.metadata["names"]
+    if names is not None and value not in (known := [*names()]):
+        raise unknown(item.name, value, known)
+    return kind(value)
+
+
+def kind_of(item: Any) -> tuple[type, bool]:
+    """Return the type of a field, and whether it may be None."""
+    name, _, none = item.type.partition(" | ")
+    return {"str": str, "int": int, "float": float, "bool": bool}[name], none == "None"
+
+
+def _is_a(value: Any, kind: type) -> bool:
+    """Whether the value is of a type; 2.0 counts as a whole number, true and infinity do not."""
+    if kind in (str, bool):
+        return isinstance(value, kind)
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    value = cast(float, value)
+    return abs(value) <= sys.float_info.max and (kind is float or value == int(value))
+
+
+def _allowed(item: Any) -> str:
+    """Describe the allowed values: allowed: a whole number, at least 1"""
+    kind, _ = kind_of(item)
+    words = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}[kind]
+    limits = [
+        f"{word} {item.metadata[key]}"
+        for key, word in (("least", "at least"), ("above", "above"), ("most", "at most"))
+        if item.metadata[key] is not None
+    ]
+    return f"allowed: {', '.join([words, *limits])}"

@@ -1,0 +1,310 @@
+"""Exports of a trained run: what is written, and that what is wrong is not."""
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+import joslim
+from joslim.deploy.exporting import (
+    Check,
+    compared,
+    export,
+    export_children,
+    export_whole,
+    metadata,
+    samples_of,
+    scores_in_place,
+    widths_of,
+)
+from joslim.errors import RunFailed, UserError
+from joslim.formats import onnx_session
+from joslim.runs.folder import SAMPLES, RunFolder
+from joslim.runs.run import Run
+
+
+def test_a_trained_child_as_onnx(finished: Run, tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript")
+    run = joslim.load(finished.path)
+    point = run.front[0]
+    check = joslim.export(run, point, tmp_path / "child.onnx")
+    assert check.difference < 1e-4
+    assert check.agreeing == check.samples == 32
+    x = torch.randn(7, 3, 8, 8)
+    (scores,) = onnx_session(tmp_path / "child.onnx").run(None, {"images": x.numpy()})
+    run.net.use(point)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.from_numpy(scores), run.net(x), rtol=1e-4, atol=1e-4)
+    assert [file.name for file in tmp_path.iterdir()] == ["child.onnx"]
+
+
+def test_the_network_stays_as_it_is(tiny_run: Run, tmp_path: Path) -> None:
+    net = tiny_run.net
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    active = net.active
+    export(tiny_run, tiny_run.front[0], tmp_path / "child")
+    assert net.active == active
+    assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
+
+
+def test_statistics_are_the_childs_own(tiny_run: Run, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    point = tiny_run.front[0]
+    export(tiny_run, point, tmp_path / "child")
+    weights = load_file(tmp_path / "child" / "model.safetensors")
+    mean, var = tiny_run.net.statistics[point.widths]["1"]
+    assert torch.equal(weights["1.running_mean"], mean)
+    assert torch.equal(weights["1.running_var"], var)
+
+
+def test_several_children_in_one_call(tiny_run: Run, tmp_path: Path) -> None:
+    points = [tiny_run.front[0], tiny_run.net.space.full]
+    checks = export_children(tiny_run, points, tmp_path / "all", "pt2")
+    assert list(checks) == ["child-01.pt2", "child-02.pt2"]
+    files = sorted(file.name for file in (tmp_path / "all").iterdir())
+    assert files == [*checks, "manifest.json"]
+
+
+@pytest.mark.usefixtures("broken")
+@pytest.mark.parametrize("name", ["child.pt2", "child"])
+def test_a_mismatch_leaves_nothing(name: str, tiny_run: Run, tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match="differs from the network: largest difference"):
+        export(tiny_run, tiny_run.front[0], tmp_path / name)
+    with pytest.raises(RunFailed):
+        export_children(tiny_run, tiny_run.front, tmp_path / "all", "pt2")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("broken")
+def test_a_mismatch_leaves_an_older_file_alone(tiny_run: Run, tmp_path: Path) -> None:
+    (tmp_path / "child.pt2").write_text("older")
+    with pytest.raises(RunFailed):
+        export(tiny_run, tiny_run.front[0], tmp_path / "child.pt2", overwrite=True)
+    assert (tmp_path / "child.pt2").read_text() == "older"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+# Bad input
+
+
+def refused(run: Run, point: Any, path: Path) -> str:
+    with pytest.raises(UserError) as caught:
+        export(run, point, path)
+    return str(caught.value)
+
+
+def test_points_that_are_not_of_this_run(tiny_run: Run, finished: Run, tmp_path: Path) -> None:
+    path = tmp_path / "child.pt2"
+    assert "belong to another network" in refused(tiny_run, finished.front[0], path)
+    assert "Widths needed" in refused(tiny_run, 0.5, path)
+    assert "no BatchNorm statistics" in refused(tiny_run, tiny_run.net.space.uniform(0.7), path)
+    point = tiny_run.front[0]
+    elsewhere = replace(point, train_loss=0.5)
+    assert "it is not on the front of" in refused(tiny_run, elsewhere, path)
+    assert "it is not on the front of" in refused(tiny_run, replace(point, val_error=3.0), path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_same_point_on_another_device(tiny_run: Run, tmp_path: Path) -> None:
+    point = tiny_run.front[0]
+    timed = replace(point, costs={**point.costs, "latency_ms": 3.0})
+    assert export(tiny_run, timed, tmp_path / "a.pt2").difference < 1e-4
+    assert export(tiny_run, point.widths, tmp_path / "b.pt2").difference < 1e-4
+
+
+def test_what_is_there_stays(tiny_run: Run, tmp_path: Path) -> None:
+    point = tiny_run.front[0]
+    export(tiny_run, point, tmp_path / "child")
+    export_children(tiny_run, [point], tmp_path / "all", "pt2")
+    assert "exists; type another, or --overwrite" in refused(tiny_run, point, tmp_path / "child")
+    with pytest.raises(UserError, match="exists; type another, or --overwrite"):
+        export_children(tiny_run, [point, point], tmp_path / "all", "pt2")
+    export_children(tiny_run, [point, point], tmp_path / "all", "pt2", overwrite=True)
+    assert len(list((tmp_path / "all").glob("*.pt2"))) == 2
+
+
+def test_formats_that_there_are_not(tiny_run: Run, tmp_path: Path) -> None:
+    assert "unknown suffix" in refused(tiny_run, tiny_run.front[0], tmp_path / "child.h5")
+    with pytest.raises(UserError, match=r"^format: unknown name 'h5'; allowed: onnx, pt2, folder$"):
+        export_children(tiny_run, tiny_run.front, tmp_path / "all", "h5")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("missing", ["onnx", "onnxruntime", "onnxscript"])
+def test_a_missing_package_is_named(
+    missing: str, tiny_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxscript")
+    monkeypatch.setitem(sys.modules, missing, None)
+    line = refused(tiny_run, tiny_run.front[0], tmp_path / "child.onnx")
+    assert f"export: a .onnx file needs {missing}; type pip install 'joslim[onnx]'" in line
+    assert not list(tmp_path.iterdir())
+
+
+# The metadata
+
+
+def test_facts_of_a_child_of_the_front(finished: Run) -> None:
+    point = finished.front[0]
+    facts = metadata(finished, point.widths)
+    data = finished.facts["data"]
+    assert {name: facts[name] for name in ("shape", "mean", "std", "classes")} == {
+        name: data[name] for name in ("shape", "mean", "std", "classes")
+    }
+    assert facts["costs"] == point.costs
+    assert facts["test_error"] == point.test_error
+    assert facts["channels"] == point.widths.channels
+    assert json.loads(json.dumps(facts, allow_nan=False)) == facts
+
+
+def test_the_full_network_need_not_be_on_the_front(tiny_run: Run) -> None:
+    full = widths_of(tiny_run, tiny_run.net.space.full)
+    facts = metadata(tiny_run, full)
+    assert facts["costs"] == {}
+    assert facts["test_error"] is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("mean", ["0.5"]), ("std", None), ("classes", [["a"]]), ("classes", "ab")]
+)
+def test_facts_of_a_run_that_are_none(key: str, value: object, tiny_run: Run) -> None:
+    broken = Run(tiny_run.folder, tiny_run.net, tiny_run.front)
+    broken.facts = {**tiny_run.facts, "data": {**tiny_run.facts["data"], key: value}}
+    with pytest.raises(UserError, match=rf"^config\.json\.data\.{key}"):
+        metadata(broken, tiny_run.net.space.full)
+
+
+# The check
+
+SCORES = torch.tensor([[1.0, 2.0], [3.0, -40.0]])
+
+
+def given(scores: Tensor) -> Check:
+    return compared([lambda x: scores[: len(x)]], torch.zeros(2, 1), SCORES)
+
+
+def test_what_is_the_same() -> None:
+    assert given(SCORES) == Check(0.0, 2, 2)
+    assert str(given(SCORES)) == "largest difference 0.0e+00, classes agree on 2 of 2 samples"
+
+
+def test_small_differences_are_those_of_the_largest_score() -> None:
+    assert given(SCORES + 0.03).difference == pytest.approx(0.03, rel=0.01)
+    with pytest.raises(RunFailed, match=r"largest difference 5.0e-02, classes agree on 2 of 2"):
+        given(SCORES + 0.05)
+
+
+@pytest.mark.parametrize("wrong", [SCORES.flip(1), SCORES * torch.nan, SCORES + torch.inf])
+def test_large_differences(wrong: Tensor) -> None:
+    with pytest.raises(RunFailed, match="differs from the network"):
+        given(wrong)
+
+
+def test_another_shape() -> None:
+    with pytest.raises(RunFailed, match=r"the file gives \(2, 1\)"):
+        given(SCORES[:, :1])
+
+
+def test_one_image_alone_counts_too() -> None:
+    with pytest.raises(RunFailed, match="differs"):
+        compared([lambda x: SCORES[: len(x)] + (len(x) == 1)], torch.zeros(2, 1), SCORES)
+
+
+def test_every_way_counts() -> None:
+    ways = [lambda x: SCORES[: len(x)], lambda x: SCORES[: len(x)] + 1]
+    with pytest.raises(RunFailed, match="differs"):
+        compared(ways, torch.zeros(2, 1), SCORES)
+
+
+def test_scores_in_place(tiny_run: Run) -> None:
+    samples, widths = samples_of(tiny_run), tiny_run.front[0].widths
+    scores = scores_in_place(tiny_run, widths, samples)
+    torch.testing.assert_close(scores, tiny_run.net.child(widths).eval()(samples))
+    assert not scores.requires_grad
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {"others": torch.zeros(2, 3, 4, 4)},
+        {"inputs": torch.zeros(2, 3, 5, 4)},
+        {"inputs": torch.zeros(0, 3, 4, 4)},
+        {"inputs": torch.zeros(2, 3, 4, 4, dtype=torch.int64)},
+        None,
+    ],
+)
+def test_samples_that_are_none(
+    tensors: dict[str, Tensor] | None, tiny_run: Run, tmp_path: Path
+) -> None:
+    run = Run(RunFolder(tmp_path), tiny_run.net, tiny_run.front)
+    if tensors is not None:
+        save_file(tensors, tmp_path / SAMPLES)
+    with pytest.raises(UserError, match=r"^run: "):
+        samples_of(run)
+
+
+# The whole network
+
+
+def test_it_is_the_same_network(finished: Run, tmp_path: Path) -> None:
+    export_whole(joslim.load(finished.path), tmp_path / "whole")
+    run = joslim.load(tmp_path / "whole")
+    assert run.front == finished.front
+    x = torch.randn(5, 3, 8, 8)
+    for point in run.front:
+        with torch.no_grad(), run.net.at(point.widths), finished.net.at(point.widths):
+            # The same numbers, but the strides of 1x1 kernels may differ, and the kernels of torch.
+            torch.testing.assert_close(run.net(x), finished.net(x))
+    assert sorted(file.name for file in tmp_path.glob("whole/*")) == [
+        "checkpoint",
+        "config.json",
+        "front.json",
+        "manifest.json",
+        "samples.safetensors",
+    ]
+    state = "checkpoint/state.pt"
+    assert (
+        (tmp_path / "whole" / state).stat().st_size < 2000 < (finished.path / state).stat().st_size
+    )
+
+
+def test_its_children_can_be_exported(finished: Run, tmp_path: Path) -> None:
+    export_whole(joslim.load(finished.path), tmp_path / "whole")
+    run = joslim.load(tmp_path / "whole")
+    check = joslim.export(run, run.front[0], tmp_path / "child.pt2")
+    assert check.agreeing == check.samples == 32
+
+
+def test_no_training_goes_on_with_it(
+    finished: Run, tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    export_whole(joslim.load(finished.path), tmp_path / "whole")
+    before = sorted(tmp_path.rglob("*"))
+    assert "state.pt' holds no state" in refused("resume", str(tmp_path / "whole"))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [
+        ("front.json", "has no front yet"),
+        ("samples.safetensors", "has no samples.safetensors"),
+        ("checkpoint/checkpoint.json", "has no checkpoint yet"),
+        ("checkpoint/model.safetensors", "is broken"),
+    ],
+)
+def test_a_run_that_is_not_whole(missing: str, message: str, finished: Run, tmp_path: Path) -> None:
+    shutil.copytree(finished.path, tmp_path / "copy")
+    (tmp_path / "copy" / missing).unlink()
+    with pytest.raises(UserError, match=message):
+        export_whole(joslim.load(tmp_path / "copy"), tmp_path / "whole")
+    assert [file.name for file in tmp_path.iterdir()] == ["copy"]

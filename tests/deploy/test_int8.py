@@ -1,0 +1,85 @@
+"""8-bit files, and what is said of them."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import joslim
+from joslim.deploy.exporting import Check
+from joslim.deploy.int8 import (
+    Batches,
+    Quantized,
+    data_of,
+    export_children_int8,
+    export_int8,
+    quantize,
+)
+from joslim.errors import RunFailed, UserError
+from joslim.formats import onnx_session
+from joslim.runs.run import Run
+
+
+def test_a_trained_child(finished: Run, tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript")
+    run = joslim.load(finished.path)
+    point = run.front[-1]
+    result = export_int8(run, point, tmp_path / "child.onnx")
+    assert [file.name for file in tmp_path.iterdir()] == ["child.onnx"]
+    assert result.bytes[1] == (tmp_path / "child.onnx").stat().st_size < result.bytes[0]
+    assert result.agreeing >= 24
+    assert result.error is not None
+    assert result.error[0] == pytest.approx(point.test_error, abs=0.3)
+    assert result.error[1] == pytest.approx(result.error[0], abs=10)
+    session = onnx_session(tmp_path / "child.onnx")
+    assert "classes" in session.get_modelmeta().custom_metadata_map
+    for batch in (1, 3):
+        x = torch.randn(batch, 3, 8, 8).numpy()
+        assert session.run(None, {"images": x})[0].shape == (batch, 10)
+
+
+def test_several_children(tiny_run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript")
+    points = [tiny_run.front[0], tiny_run.net.space.full]
+    told = export_children_int8(tiny_run, points, tmp_path / "all")
+    assert list(told) == ["child-01.onnx", "child-02.onnx"]
+    sizes = {file.name: file.stat().st_size for file in (tmp_path / "all").glob("*.onnx")}
+    assert sizes == {name: quantized.bytes[1] for name, quantized in told.items()}
+
+
+def test_what_is_printed() -> None:
+    quantized = Quantized(Check(0.0, 4, 4), 3, (2000, 500), (1.0, 0.5))
+    assert str(quantized) == (
+        "8 bits: classes agree on 3 of 4 samples, 1.000 ms -> 0.500 ms, 2,000 -> 500 bytes"
+    )
+
+
+def test_batches_end() -> None:
+    sizes = [len(batch["images"]) for batch in Batches(torch.zeros(70, 1))]
+    assert sizes == [32, 32, 6]
+
+
+@pytest.mark.parametrize(
+    "part", [{"data": {"identity": "others"}}, {"config": {"data": "<Data>"}}, {}]
+)
+def test_data_that_are_not_there(part: dict[str, dict[str, str]], finished: Run) -> None:
+    run = Run(finished.folder, finished.net, finished.front)
+    run.facts = {
+        key: {**value, **part.get(key, {})}
+        for key, value in finished.facts.items()
+        if isinstance(value, dict)
+    }
+    assert (data_of(run) is None) == bool(part)
+
+
+def test_only_onnx(tiny_run: Run, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^int8: it goes with ONNX"):
+        export_int8(tiny_run, tiny_run.front[0], tmp_path / "child.pt2")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_quantized(tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript")
+    (tmp_path / "a.onnx").write_text("not a network")
+    with pytest.raises(RunFailed, match="cannot quantize this network"):
+        quantize(tmp_path / "a.onnx", tmp_path / "b.onnx", torch.zeros(1, 3, 4, 4))

@@ -1,0 +1,207 @@
+"""The JSON of the page: what is drawn together, and the band over seeds, against `Front.pick`."""
+
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from joslim.front import Front
+from joslim.results.groups import boards_of, curve
+from joslim.results.page.content import content_of, export_command, run_json
+from joslim.results.record import Record, read_record
+from joslim.results.run_files import RunStatus
+from joslim.runs.run import Run
+
+MakeRun = Callable[..., Path]
+
+
+def boards(*folders: Path) -> list[dict[str, Any]]:
+    return content_of([read_record(folder) for folder in folders])["boards"]
+
+
+def test_seeds_of_one_run_are_a_band(make_run: MakeRun, tmp_path: Path) -> None:
+    folders = [make_run(tmp_path / str(seed), seed=seed, threads=seed or None) for seed in range(3)]
+    ((group,),) = [board["groups"] for board in boards(*folders)]
+    fronts = [Front.read(folder) for folder in folders]
+    assert (group["name"], group["runs"], group["seeds"]) == ("joslim", [0, 1, 2], ["0", "1", "2"])
+    areas = [front.area() or 0.0 for front in fronts]
+    assert group["area"] == pytest.approx([np.mean(areas), np.std(areas, ddof=1)])
+    assert group["children"] == [40, 0]
+    band = group["band"]
+    assert band["budgets"][0] == max(front[0].costs["macs"] for front in fronts)
+    assert band["budgets"][-1] == 4.5e5
+    for at in range(0, len(band["budgets"]), 7):
+        errors = [front.pick(macs=band["budgets"][at]).test_error or 0.0 for front in fronts]
+        assert band["mean"][at] == pytest.approx(np.mean(errors))
+        assert band["deviation"][at] == pytest.approx(np.std(errors, ddof=1))
+
+
+def test_a_copy_is_no_other_seed(make_run: MakeRun, tmp_path: Path) -> None:
+    folders = [
+        make_run(tmp_path / name, seed=seed) for name, seed in (("a", 1), ("b", 1), ("c", 2))
+    ]
+    (board,) = boards(*folders)
+    assert [group["runs"] for group in board["groups"]] == [[0, 2], [1]]
+
+
+def test_methods_lie_in_one_chart_and_data_apart(make_run: MakeRun, tmp_path: Path) -> None:
+    found = boards(
+        make_run(tmp_path / "a"),
+        make_run(tmp_path / "b", method="slim"),
+        make_run(tmp_path / "c", identity="cifar10", data="cifar10"),
+    )
+    records = [read_record(tmp_path / name) for name in "abc"]
+    assert [board.identity for board in boards_of(records)] == ["digits 3x8x8", "cifar10"]
+    assert [[g["name"] for g in board["groups"]] for board in found] == [
+        ["joslim", "slim"],
+        ["joslim"],
+    ]
+    assert [g["band"] for g in found[0]["groups"]] == [None, None]
+    assert [g["runs"] for g in found[0]["groups"]] == [[0], [1]]
+
+
+def test_a_chart_shows_an_error_that_all_its_runs_know(make_run: MakeRun, tmp_path: Path) -> None:
+    one, two = make_run(tmp_path / "a"), make_run(tmp_path / "b", method="slim")
+    record = json.loads((two / "front.json").read_text())
+    record["children"][3]["test_error"] = None
+    (two / "front.json").write_text(json.dumps(record))
+    (board,) = boards(one, two)
+    assert board["measure"] == "val_error"
+    areas = [group["area"][0] for group in board["groups"]]
+    assert areas == [Front.read(folder).area("val_error") for folder in (one, two)]
+
+
+def test_a_run_under_way_is_not_compared(make_run: MakeRun, tmp_path: Path) -> None:
+    one, two = make_run(tmp_path / "a"), make_run(tmp_path / "b", seed=1)
+    (two / "front.json").unlink()
+    ((group,),) = [board["groups"] for board in boards(one, two)]
+    assert group["runs"] == [0]
+    assert boards(two) == []
+
+
+def test_low_left_out_and_the_same_low_typed_are_repetitions(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    one, two = make_run(tmp_path / "a", low=None), make_run(tmp_path / "b", low=0.125, seed=1)
+    ((group,),) = [board["groups"] for board in boards(one, two)]
+    assert group["runs"] == [0, 1]
+    assert run_json(read_record(one))["config"]["low"] == "0.125"
+
+
+def test_boards_of_one_name_say_what_differs(make_run: MakeRun, tmp_path: Path) -> None:
+    digits = [make_run(tmp_path / "a"), make_run(tmp_path / "b", identity="other", val=0.2)]
+    assert [board["difference"] for board in boards(*digits)] == [
+        "size default, val 0.1",
+        "size default, val 0.2",
+    ]
+    assert [board["difference"] for board in boards(digits[0])] == [""]
+    third = make_run(tmp_path / "c", identity="a third")
+    named = [board["difference"] for board in boards(*digits, third)]
+    assert named == ["digits 3x8x8", "other", "a third"]
+
+
+def test_what_a_budget_buys_is_what_pick_chooses(make_run: MakeRun, tmp_path: Path) -> None:
+    """The front has ties of the training loss."""
+    folder = make_run(tmp_path / "a")
+    front = Front.read(folder)
+    assert len({point.train_loss for point in front}) < len(front)
+    exact = [point.costs["macs"] for point in front]
+    budgets = np.array([*exact, *np.random.default_rng(0).uniform(exact[0], exact[-1], 50)])
+    expected = [front.pick(macs=budget).val_error for budget in budgets.tolist()]
+    assert curve(front, budgets, "macs", "val_error").tolist() == expected
+
+
+def test_a_figure_that_some_run_lacks_is_null(make_run: MakeRun, tmp_path: Path) -> None:
+    one, two = make_run(tmp_path / "a"), make_run(tmp_path / "b", seed=1)
+    ((group,),) = [board["groups"] for board in boards(one, two)]
+    assert group["seconds"] == [15.0, 0.0]
+    (two / "metrics.jsonl").unlink()
+    ((group,),) = [board["groups"] for board in boards(one, two)]
+    assert group["seconds"] is None
+    assert boards(one)[0]["groups"][0]["seconds"] == [15.0, None]
+
+
+# One run
+
+
+def test_a_finished_run(finished: Run) -> None:
+    story, front = run_json(read_record(finished.path)), Front.read(finished.path)
+    assert story["status"] == {"state": "finished", "step": 6, "total": 6}
+    assert (story["name"], story["model"], story["data"]) == ("finished", "resnet8", "digits")
+    told = story["front"]
+    assert (told["key"], told["span"], told["judged"]) == ("macs", list(front.span), True)
+    assert told["costs"] == list(front.costs)
+    assert told["measures"] == ["test_error", "val_error", "train_loss"]
+    assert told["area"] == {name: front.area(name) for name in ("test_error", "val_error")}
+    assert told["hypervolume"]["test_error"] == front.hypervolume()
+    for child, point in zip(told["children"], front, strict=True):
+        assert child["counts"] == list(point.widths.counts)
+        assert child["costs"] == point.costs
+        assert [child[name] for name in told["measures"]] == [
+            point.test_error,
+            point.val_error,
+            point.train_loss,
+        ]
+    assert json.loads(json.dumps(story, allow_nan=False)) == json.loads(json.dumps(story))
+
+
+def test_a_run_under_way(make_run: MakeRun, tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "a", steps=3000)
+    (folder / "front.json").unlink()
+    story = run_json(read_record(folder))
+    assert story["status"] == {"state": "stopped", "step": 120, "total": 3000}
+    front = story["front"]
+    assert (front["judged"], front["measures"], front["costs"]) == (False, ["train_loss"], ["macs"])
+    everything = [visit[1] for visit in story["visits"]]
+    assert front["span"] == [min(everything), max(everything)]
+
+
+def test_parts_that_are_missing_are_empty(make_run: MakeRun, tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "a")
+    (folder / "history.jsonl").unlink()
+    (folder / "metrics.jsonl").unlink()
+    story = run_json(read_record(folder))
+    assert [story[name] for name in ("visits", "growth", "curves", "times")] == [[], [], {}, {}]
+
+
+def run_of(path: Path, model: Any) -> Record:
+    return Record(path, "run", {}, {"model": model}, RunStatus("finished", 1, 1))
+
+
+@pytest.mark.parametrize("name", ["it's", "-o", "a b", "$(rm)", "ü\n", "`x`"])
+def test_the_command_names_the_folder_whatever_it_is_called(name: str) -> None:
+    command = export_command(run_of(Path(name), "resnet8"))
+    words = shlex.split(f"{command['before']} --macs 3{command['after']}")
+    assert words[:2] == ["joslim", "export"]
+    assert Path(words[2]) == Path(name)
+    assert not words[2].startswith("-")
+    assert words[3:] == ["--macs", "3"]
+
+
+@pytest.mark.parametrize(
+    ("model", "after"),
+    [
+        ("resnet8", []),
+        ("nets:digits", ["--model", "nets:digits"]),
+        ("a:b; rm x", ["--model", "a:b; rm x"]),
+        ("<Net>", []),
+        ("<a:b>", []),
+        (None, []),
+    ],
+)
+def test_a_model_of_ones_own_is_named_again(model: Any, after: list[str]) -> None:
+    command = export_command(run_of(Path("a"), model))
+    assert shlex.split(command["after"]) == after
+    assert command["unnamed"] == str(model).startswith("<")
+
+
+def test_what_was_not_set_is_none_and_low_is_known(finished: Run) -> None:
+    story = run_json(read_record(finished.path))
+    low = finished.net.space.knobs[0].low
+    assert story["config"]["low"] == str(low)
+    assert story["config"]["searcher"] is None
+    assert "null" not in {*story["config"].values()}

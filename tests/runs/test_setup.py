@@ -1,0 +1,318 @@
+"""Jobs: the objects of a configuration, and what is refused before a step is made."""
+
+import json
+import re
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import joslim
+from joslim.data import load_data
+from joslim.errors import UserError
+from joslim.models import resnet8
+from joslim.runs.config import Config, config_of
+from joslim.runs.driver import train
+from joslim.runs.run import Run, load
+from joslim.runs.setup import Trainer, find_device, parse_widths, seed_step, set_up, total_steps
+
+
+def job_of(**options: Any) -> Trainer:
+    return set_up(config_of({"steps": 4, "batch": 8, "front_images": 16, **options}))
+
+
+def test_what_the_configuration_leaves_open_is_filled_in() -> None:
+    job = job_of(steps=10_000)
+    assert job.config.every == job.slimming.every == 14, "1,000 children in 7,000 steps"
+    assert (job.config.lr, job.config.momentum, job.config.schedule) == (0.1, 0.9, "cosine")
+    assert (job.log_every, job.save_every, job.total_steps) == (10, 500, 10_000)
+    assert not job.slimming.finished
+    again = set_up(job.config)
+    assert again.config == job.config
+
+
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [
+        ({"steps": 5}, 5),
+        ({"epochs": 1, "batch": 1293}, 1),
+        ({"epochs": 1, "batch": 1292}, 2),
+        ({"epochs": 2, "batch": 1000}, 3),
+        ({"epochs": 1e-6, "batch": 8}, 1),
+    ],
+)
+def test_steps_and_epochs(options: dict[str, Any], steps: int) -> None:
+    config = config_of(options).with_recipe("digits")
+    assert total_steps(config, load_data("digits")) == steps
+
+
+def test_a_number_of_validation_images() -> None:
+    assert job_of(val=100).data.sizes["val"] == 100
+    assert job_of(val=1).data.sizes["val"] == 1
+    assert job_of(val=0).data.sizes["val"] == 0
+    assert job_of(val=0.5).data.sizes["val"] == pytest.approx(718, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"val": 1.5}, "val: 1.5"),
+        ({"val": 10**6}, "leaves none"),
+        ({"batch": 1294}, "batch: 1294 is more than the 1293 training images"),
+        ({"model": "resnet9"}, "model: unknown name 'resnet9'; allowed: resnet8,"),
+        ({"data": "mnist"}, "data: unknown name 'mnist'; allowed: digits,"),
+        ({"data": "folder:/nowhere"}, "data: there is no folder '/nowhere'"),
+        ({"warmup": 1}, "warmup: 1.0 is outside"),
+        ({"device": "nonsense"}, "device: 'nonsense' cannot be used: "),
+        ({"device": "meta"}, "device: 'meta' cannot be used: "),
+        ({"method": "single", "widths": "half"}, "widths: 'half' are not multipliers"),
+        ({"method": "single", "widths": "0.5,0.5"}, "widths: 2 multipliers given"),
+        ({"method": "single", "widths": "nan"}, "nan is outside"),
+        ({"method": "single", "widths": "0.01"}, "widths: 0.01 is below 0.316; type --low 0.01"),
+        ({"method": "single", "widths": "1,1,0.2,1,1,1"}, "widths: 0.2 is below 0.316; type"),
+        ({"method": "single", "widths": "1.5"}, "1.5 is outside"),
+        ({"init": "nowhere.safetensors"}, "init: cannot read"),
+    ],
+)
+def test_what_is_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=re.escape(words)) as caught:
+        job_of(**options)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_images_that_do_not_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in (MemoryError, RuntimeError):
+
+        def full(*arguments: Any, kind: type[Exception] = kind, **options: Any) -> None:
+            raise kind("cannot allocate\nmore") if kind is RuntimeError else kind
+
+        monkeypatch.setattr("joslim.runs.setup.load_data", full)
+        with pytest.raises(UserError, match=r"data: cannot load the images: .* smaller size"):
+            job_of()
+
+
+@pytest.mark.skipif(torch.cuda.device_count() > 0, reason="there is one")
+@pytest.mark.parametrize("name", ["cuda", "cuda:1", "mps:7"])
+def test_devices_that_are_not_there(name: str) -> None:
+    with pytest.raises(UserError, match=f"device: '{name}' cannot be used: .*; type auto or cpu"):
+        find_device(name)
+
+
+def test_devices() -> None:
+    assert find_device("cpu") == torch.device("cpu")
+    assert find_device("auto").type in ("cpu", "cuda")
+
+
+def test_widths_of_a_single_child(finished: Run) -> None:
+    space = finished.net.space
+    assert parse_widths(None, space) is None
+    assert parse_widths("0.5", space) == space.uniform(0.5)
+    assert parse_widths("1, 0.5,1,0.5,1,0.5", space) == space.at([1, 0.5, 1, 0.5, 1, 0.5])
+
+
+# The network
+
+
+def test_the_first_weights_are_a_function_of_the_seed() -> None:
+    one, same, other = (job_of(seed=seed).net.state_dict() for seed in (1, 1, 2))
+    assert all(torch.equal(one[name], same[name]) for name in one)
+    assert not all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_model_with_other_outputs(own: Path) -> None:
+    words = r"model: its output is \(1, 3\), the data need \(n, 10\) class scores"
+    with pytest.raises(UserError, match=words):
+        job_of(model="nets:three_outputs")
+    with pytest.raises(UserError, match=r"the data need \(n, 10\) class scores"):
+        job_of(model="own:tiny")
+
+
+def test_images_have_the_channels_that_the_model_asks_for() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    model.append(nn.Linear(8, 10))
+    model.slim_defaults = {"input": (1, 8, 8)}  # type: ignore[assignment]
+    config = Config(steps=1, batch=8)
+    assert set_up(config, model=model).data.shape == (1, 8, 8)
+
+
+def test_a_size_that_is_too_small_for_the_model() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 5), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 16, 10))
+    set_up(Config(steps=1, batch=8), model=model)
+    with pytest.raises(UserError):
+        set_up(Config(steps=1, batch=8, size=3), model=model)
+
+
+def test_init_from_a_finished_run(finished: Run) -> None:
+    file = str(finished.folder.file("checkpoint") / "model.safetensors")
+    job = job_of(init=file)
+    assert job.fresh == []
+    x = finished_inputs(finished)
+    net = load(finished.path).net
+    net.statistics.clear()  # the weights and the running statistics, as they were trained
+    net.use(net.space.full)
+    with torch.no_grad():
+        torch.testing.assert_close(job.net.eval()(x), net(x), rtol=1e-4, atol=1e-4)
+
+
+def finished_inputs(run: Run) -> torch.Tensor:
+    return torch.randn(4, *run.facts["data"]["shape"], generator=torch.Generator().manual_seed(0))
+
+
+def test_a_head_of_other_classes_is_fresh() -> None:
+    weights = resnet8(num_classes=3).state_dict()
+    job = set_up(Config(steps=1, batch=8), init=weights)
+    assert sorted(job.fresh) == ["fc.bias", "fc.weight"]
+
+
+# Which images are looked at
+
+
+def test_scoring_never_sees_validation_images() -> None:
+    job = job_of(val=0.3, score_images=100)
+    scoring = job.slimming.scoring
+    assert scoring.split == "train"
+    indices = scoring.indices
+    assert len(indices) == len(set(indices.tolist())) == 1006 // 100 * 100
+    assert indices.max() < job.data.sizes["train"]
+    assert len({len(batch[1]) for batch in scoring}) == 1, "no short batch"
+    held_out = {image.numpy().tobytes() for image in job.data.sweep("val", 1000)[0][0]}
+    train = {image.numpy().tobytes() for image in job.data.sweep("train", 2000)[0][0]}
+    scored = {image.numpy().tobytes() for x, _ in scoring for image in x}
+    assert scored <= train
+    # A few of the digits are pixel by pixel the same.
+    assert len(scored & held_out) <= len(train & held_out) < 5
+
+
+class Named(list[Any]):
+    """Images of two classes, one of which has this name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__((np.full((8, 8, 3), i, dtype=np.uint8), i % 2) for i in range(40))
+        self.classes = ["plain", name]
+
+
+@pytest.mark.parametrize("name", ["two\nlines", "\x1b[31m", "x" * 1001, "undecodable \udcff"])
+def test_names_of_classes_that_no_export_could_have(name: str) -> None:
+    data = (Named(name), Named(name))
+    with pytest.raises(UserError, match=r"^data: the class .* has no name that can be") as caught:
+        set_up(Config(steps=1, batch=8), resnet8(num_classes=2), data)
+    assert "\n" not in str(caught.value)
+
+
+def test_names_of_classes_may_have_spaces_and_joiners(tmp_path: Path, tiny: dict[str, Any]) -> None:
+    """No-break spaces and joiners too: they are found in the names of folders, and are exported."""
+    names = Named("ab\u200ccd no\u00a0break")
+    run = train(
+        resnet8(num_classes=2), (names, names), out=tmp_path / "run", recipe="digits",
+        **{**tiny, "steps": 2, "batch": 8},
+    )  # fmt: skip
+    joslim.export(run, run.net.space.full, tmp_path / "child")
+    assert json.loads((tmp_path / "child" / "config.json").read_text())["classes"] == names.classes
+
+
+def test_scoring_images_are_in_no_order_of_classes() -> None:
+    _, labels = job_of(score_images=64).slimming.scoring[0]
+    assert len(set(labels.tolist())) == 10
+
+
+def test_samples_are_training_images() -> None:
+    job = job_of()
+    assert torch.equal(job.samples(5), job.data.plain("train", np.arange(5))[0])
+    assert job.samples().shape == (32, 3, 8, 8)
+
+
+# Steps
+
+
+def test_a_step_depends_on_nothing_but_state_and_number() -> None:
+    """Not on the generator: dropout would else differ after a resume."""
+    results = []
+    for noise in (0, 1):
+        torch.manual_seed(99)
+        model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Dropout(0.5), nn.Flatten())
+        model.append(nn.Linear(8 * 36, 10))
+        job = set_up(Config(steps=3, batch=8, every=1, seed=3), model=model)
+        for batch in [next(job.batches()), next(job.batches())]:
+            torch.manual_seed(noise)
+            job.step(*batch)
+        results.append([p.detach().clone() for p in job.net.parameters()])
+    assert all(map(torch.equal, *results))
+
+
+def test_seeds_of_steps_are_different() -> None:
+    drawn = []
+    with torch.random.fork_rng(devices=[]):
+        for seed, step in ((0, 0), (0, 1), (1, 0), (2**31 - 1, 10**9)):
+            seed_step(seed, step)
+            drawn.append(float(torch.rand(())))
+    assert len(set(drawn)) == 4
+
+
+def test_clipping() -> None:
+    job = job_of(clip=1e-9, weight_decay=0, momentum=0)
+    before = [p.detach().clone() for p in job.net.parameters()]
+    job.step(*next(job.batches()))
+    assert all(
+        torch.allclose(p, q, rtol=0, atol=1e-8) for p, q in zip(job.net.parameters(), before)
+    )
+
+
+def test_the_state_goes_on_where_it_was() -> None:
+    job = job_of(every=1)
+    batches = job.batches()
+    for _ in range(2):
+        job.step(*next(batches))
+    other = job_of(every=1)
+    other.load_state_dict(deepcopy(job.state_dict()))
+    other.net.load_state_dict(job.net.state_dict())
+    (x, y), (x2, y2) = next(batches), next(other.batches())
+    assert torch.equal(x, x2)
+    assert torch.equal(y, y2)
+    job.step(x, y)
+    other.step(x2, y2)
+    weights, others = job.net.state_dict(), other.net.state_dict()
+    assert all(torch.equal(weights[name], others[name]) for name in weights)
+
+
+def is_channels_last(net: nn.Module) -> bool:
+    kernels = [p for p in net.parameters() if p.ndim == 4 and p.shape[1] > 1 and p.shape[2] > 1]
+    assert kernels
+    return all(kernel.is_contiguous(memory_format=torch.channels_last) for kernel in kernels)
+
+
+def test_channels_last_changes_where_numbers_lie_and_not_what_they_are() -> None:
+    jobs = [job_of(channels_last=asked) for asked in (True, False)]
+    assert [is_channels_last(job.net) for job in jobs] == [True, False]
+    for job in jobs:
+        job.step(*next(job.batches()))
+    fast, plain = ([*job.net.parameters()] for job in jobs)
+    for here, there in zip(fast, plain):
+        torch.testing.assert_close(here, there, rtol=1e-4, atol=1e-5)
+    state = jobs[1].state_dict()  # a checkpoint of the other layout
+    jobs[0].load_state_dict(state)
+    kept = [jobs[0].optimizer.state[p]["momentum_buffer"] for p in fast]
+    assert all(momentum.stride() == p.stride() for momentum, p in zip(kept, fast))
+
+
+class Viewing(nn.Module):
+    """Takes it for granted how the output of a convolution lies in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(1, 8, 3, padding=1), nn.Linear(8 * 64, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.conv(x).relu().view(len(x), -1))
+
+
+def test_a_network_that_views_its_outputs_keeps_the_usual_layout() -> None:
+    model = Viewing()
+    model.slim_defaults = {"input": (1, 8, 8)}  # type: ignore[assignment]
+    config = config_of({"steps": 4, "batch": 8, "front_images": 16})
+    job = set_up(config, model=model)
+    assert not any(p.stride() != p.contiguous().stride() for p in job.net.parameters())
+    job.step(*next(job.batches()))
