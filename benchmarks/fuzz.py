@@ -7,8 +7,9 @@ and it is opened as people do: `joslim.load` and all that it gives, `joslim fron
 the time, as somebody would who means harm. Runs also get names that are very long or no UTF-8.
 
 Allowed is success, or one line that says what is wrong (UserError and exit code 2, RunFailed and
-exit code 1). Not allowed is any other exception, more than ten seconds, a file that is written or
-removed outside of the run folder, a control character on the terminal, memory without bounds.
+exit code 1). Not allowed is any other exception, more than ten seconds of processor time or a
+minute of waiting, a file that is written or removed outside of the run folder, a control character
+on the terminal, memory without bounds.
 A setting that somebody edited in config.json must be refused by `joslim resume`, or change neither
 weights nor front; `joslim export --overwrite` must leave the files of others alone.
 
@@ -69,6 +70,7 @@ TINY = {
     "threads": 1,
 }
 SECONDS = 10
+SECONDS_WAITING = 60
 # More than this is not needed by any of them; a real limit, so that the machine survives.
 ADDRESS_SPACE = 6 * 2**30
 MEGABYTES = 500
@@ -704,18 +706,27 @@ def make_outside(folder: Path) -> None:
 
 @contextlib.contextmanager
 def within_seconds() -> Iterator[None]:
-    def ring(*_: Any) -> None:
-        raise Hang(f"more than {SECONDS} s")
+    """Raise Hang after too much computing, or too much waiting.
 
+    Computing is limited in processor time, which does not grow when other programs are running.
+    """
+
+    def ring(*_: Any) -> None:
+        raise Hang(f"more than {SECONDS} s of processor time, or {SECONDS_WAITING} s of waiting")
+
+    limits = {signal.ITIMER_PROF: SECONDS, signal.ITIMER_REAL: SECONDS_WAITING}
+    signal.signal(signal.SIGPROF, ring)
     signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, SECONDS)
-    # What waits inside of a library is deaf to signals: the benchmark ends, and says where.
-    faulthandler.dump_traceback_later(3 * SECONDS, exit=True)
+    for timer, seconds in limits.items():
+        signal.setitimer(timer, seconds)
+    # A library that waits without Python is deaf to signals: the benchmark ends, and says where.
+    faulthandler.dump_traceback_later(2 * SECONDS_WAITING, exit=True)
     try:
         yield
     finally:
         faulthandler.cancel_dump_traceback_later()
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        for timer in limits:
+            signal.setitimer(timer, 0)
 
 
 # All of it
