@@ -39,8 +39,7 @@ from joslim.data.augment import (
     uniforms,
 )
 from joslim.data.base import Batch, Data, Options, carve
-from joslim.data.download import one_line
-from joslim.errors import RunFailed, UserError
+from joslim.errors import RunFailed, UserError, reason
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 LAYOUT = "train/CLASS/*.jpg and val/CLASS/*.jpg are needed"
@@ -170,7 +169,7 @@ class FolderData(Data):
             # A worker died, which torch or the broken pipe reports; bad files give a UserError.
             if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
                 raise
-            death = one_line(error)
+            death = reason(error)
         if death:
             # This is raised outside of the handler, because a traceback that refers to the dead
             # worker would make torch complain at exit.
@@ -279,7 +278,7 @@ def _class_names(folder: Path) -> tuple[str, ...]:
     try:
         names = [entry.name for entry in os.scandir(folder) if entry.is_dir()]
     except OSError as error:
-        raise UserError(f"data: cannot list {folder}: {one_line(error)}") from error
+        raise UserError(f"data: cannot list {folder}: {reason(error)}") from error
     shown = sorted(name for name in names if not name.startswith("."))
     if wrong := [name for name in shown if not name.isprintable()]:  # also invalid UTF-8
         raise UserError(
@@ -392,7 +391,7 @@ def read_box(path: str | Path, choose: ChooseBox, size: int, channels: int) -> N
         # A file that is missing, or too large for the memory, may be readable another time.
         passing = isinstance(error, MemoryError) or getattr(error, "errno", None) is not None
         kind = UserError if passing else BrokenImage
-        raise kind(f"data: cannot read the image {path}: {one_line(error)}") from error
+        raise kind(f"data: cannot read the image {path}: {reason(error)}") from error
     return as_bytes(cut)
 
 
