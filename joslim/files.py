@@ -102,27 +102,26 @@ def stored_tensors(file: Path) -> dict[str, Tensor]:
     """
     from safetensors.torch import load_file
 
-    if file.exists() and not file.is_file():  # a pipe or a device would never end
-        raise OSError(f"{str(file)!r} is not a file")
-    refuse_larger_than_memory(file)
+    refuse_endless(file)
     return load_file(file)
 
 
-def refuse_larger_than_memory(file: Path) -> None:
-    """Refuse a file that cannot be loaded as a whole; a sparse file may claim any size."""
+def refuse_endless(file: Path) -> None:
+    """Refuse a pipe or a device, which would never end, and a size that no memory can hold."""
+    if file.exists() and not file.is_file():
+        raise OSError(f"{str(file)!r} is not a file")
     try:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # not every system says
         return
+    # A sparse file may claim any size.
     if file.exists() and (size := file.stat().st_size) > memory:
         raise OSError(f"{str(file)!r} has {size} bytes, more than the memory of this computer")
 
 
 def checksum(file: Path) -> str:
     """SHA-256 of a regular file."""
-    if not file.is_file():  # a pipe or a device would never end
-        raise FileNotFoundError(f"{str(file)!r} is not a file")
-    refuse_larger_than_memory(file)
+    refuse_endless(file)
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

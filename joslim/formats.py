@@ -169,10 +169,6 @@ def _clean(model: Any) -> None:
         del part.metadata_props[:]
 
 
-def run_onnx(child: Child, file: Path) -> list[Forward]:
-    return [onnx_forward(file)]
-
-
 def onnx_forward(file: Path) -> Forward:
     import torch
 
@@ -247,7 +243,7 @@ _ROWS = (
         "onnx",
         ".onnx",
         write_onnx,
-        run_onnx,
+        lambda child, file: [onnx_forward(file)],
         opened_by="onnxruntime.InferenceSession",
         packages=("onnx", "onnxruntime", "onnxscript"),
         extra="onnx",
