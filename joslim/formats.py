@@ -238,8 +238,8 @@ def load_weights(module: nn.Module, file: Path) -> dict[str, Tensor]:
     return weights
 
 
-_ROWS = (
-    Format(
+FORMATS = {
+    "onnx": Format(
         "onnx",
         ".onnx",
         write_onnx,
@@ -248,11 +248,9 @@ _ROWS = (
         packages=("onnx", "onnxruntime", "onnxscript"),
         extra="onnx",
     ),
-    Format("pt2", ".pt2", write_pt2, run_pt2, opened_by="torch.export.load"),
-    Format("folder", "", write_folder, run_folder, opened_by="joslim.load_child"),
-)
-
-FORMATS = {row.name: row for row in _ROWS}
+    "pt2": Format("pt2", ".pt2", write_pt2, run_pt2, opened_by="torch.export.load"),
+    "folder": Format("folder", "", write_folder, run_folder, opened_by="joslim.load_child"),
+}
 
 
 def format_of(path: str | Path) -> Format:

@@ -100,8 +100,7 @@ class FolderData(Data):
                 (sum(weight * value for weight, value in zip(LUMA, values)),)
                 for values in (MEAN, STD)
             )
-        self.classes = _class_names(folder / "train")
-        _check_classes(folder, self.classes)
+        self.classes = _class_names(folder)
         train = _list_images(folder / "train", self.classes)
         kept, held_out = carve(train.labels, options.val)
         self.files = {
@@ -142,8 +141,7 @@ class FolderData(Data):
 
     def _normalised(self, split: str, step: Step, pixels: Tensor) -> Batch:
         labels = torch.from_numpy(self.files[split].labels[step.indices])
-        x = normalise(pixels.to(self.device), self.mean, self.std)
-        return x, labels.to(self.device)
+        return normalise(pixels.to(self.device), self.mean, self.std), labels.to(self.device)
 
     def _decode_ahead(
         self, decoder: _Decoder, schedule: Iterable[Step]
@@ -271,8 +269,8 @@ def _first_bytes(path: str) -> bytes:
 # Listing
 
 
-def _class_names(folder: Path) -> tuple[str, ...]:
-    """Return the sorted names of the subfolders."""
+def _subfolders(folder: Path) -> list[str]:
+    """Return the sorted names of the subfolders, which are those of the classes."""
     if not folder.is_dir():
         raise UserError(f"data: {folder.parent} has no folder {folder.name}/; {LAYOUT}")
     try:
@@ -284,25 +282,24 @@ def _class_names(folder: Path) -> tuple[str, ...]:
         raise UserError(
             f"data: the class {wrong[0]!r} in {folder} has no printable name; rename it"
         )
-    return tuple(shown)
+    return shown
 
 
-def _check_classes(folder: Path, classes: tuple[str, ...]) -> None:
-    """Require at least two classes, and the same classes in train/ and val/."""
-    if len(classes) < 2:
-        found = f"only the class {classes[0]!r}" if classes else "no folder of a class"
+def _class_names(folder: Path) -> tuple[str, ...]:
+    """Return the classes, of which there are at least two, the same in train/ and val/."""
+    train = _subfolders(folder / "train")
+    if len(train) < 2:
+        found = f"only the class {train[0]!r}" if train else "no folder of a class"
         raise UserError(f"data: {folder / 'train'} has {found}; at least two are needed: {LAYOUT}")
-    test_classes = _class_names(folder / "val")
-    for place, missing in (
-        ("train/", sorted({*classes} - {*test_classes})),
-        ("val/", sorted({*test_classes} - {*classes})),
-    ):
-        if missing:
-            some = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
-            raise UserError(
-                f"data: {folder}: train/ and val/ need the same classes; "
-                f"only in {place}: {some} ({len(missing)} in all)"
-            )
+    val = _subfolders(folder / "val")
+    if differing := sorted({*train} - {*val}) or sorted({*val} - {*train}):
+        place = "train/" if differing[0] in train else "val/"
+        some = ", ".join(differing[:3]) + (", ..." if len(differing) > 3 else "")
+        raise UserError(
+            f"data: {folder}: train/ and val/ need the same classes; "
+            f"only in {place}: {some} ({len(differing)} in all)"
+        )
+    return tuple(train)
 
 
 def _list_images(folder: Path, classes: tuple[str, ...]) -> ImageFiles:

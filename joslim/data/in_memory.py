@@ -103,12 +103,9 @@ class MemoryData(Data):
     def images(self, split: str) -> Images:
         """Return the images of a split; the test split is read at its first use."""
         self.check_split(split)
-        if split not in self.parts:
-            self.parts[split] = self.checked_test(self.read_test()).to(self.device)
-        return self.parts[split]
-
-    def checked_test(self, test: Images) -> Images:
-        """Return the test images in the size of the training images, or refuse them."""
+        if split in self.parts:
+            return self.parts[split]
+        test = self.read_test()
         _check_labels(test, self.classes)
         test = _fit_to_options(test, self.options)
         if len(test) != self.sizes["test"]:
@@ -120,7 +117,8 @@ class MemoryData(Data):
                 f"data: test images are {found[1]}x{found[2]} pixels, training images "
                 f"{self.shape[1]}x{self.shape[2]}; give a size"
             )
-        return test
+        self.parts[split] = test.to(self.device)
+        return self.parts[split]
 
     def labels(self, split: str) -> Integers:
         return self.images(split).labels.cpu().numpy()

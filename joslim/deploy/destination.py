@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from joslim import __version__
 from joslim.errors import RunFailed, UserError
@@ -96,18 +95,18 @@ def refuse_foreign(folder: Path, name: Path) -> None:
         )
     for file in files_in(folder):
         inside = str(file.relative_to(folder))
-        if inside != MANIFEST and not is_as_written(file, known.get(inside)):
+        facts = known.get(inside)
+        if inside != MANIFEST and not (
+            isinstance(facts, dict)
+            and file.is_file()
+            and not file.is_symlink()
+            and file.stat().st_size == facts.get("bytes")  # a file of another size is not read
+            and checksum(file) == facts.get("sha256")
+        ):
             raise UserError(
                 f"out: {inside!r} in {str(name)!r} is not as an export has written it; "
                 "type another, or remove it"
             )
-
-
-def is_as_written(file: Path, facts: Any) -> bool:
-    """Whether a file is as the manifest describes it; one of another size is not read."""
-    if not isinstance(facts, dict) or file.is_symlink() or not file.is_file():
-        return False
-    return file.stat().st_size == facts.get("bytes") and checksum(file) == facts.get("sha256")
 
 
 def files_in(folder: Path) -> list[Path]:

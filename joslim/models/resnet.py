@@ -55,11 +55,12 @@ class PaddedBlock(TwoConvs):
         self.stride = stride
 
     def forward(self, x: Tensor) -> Tensor:
+        shortcut = x[:, :, ::2, ::2] if self.stride == 2 else x  # first, so that x can be freed
         out = self.convs(x)
         if self.stride == 2:
             # Widths are read from the tensors, so that they follow the child; a negative pad crops.
-            x = F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 0, out.shape[1] - x.shape[1]))
-        return F.relu(out + x)
+            shortcut = F.pad(shortcut, (0, 0, 0, 0, 0, out.shape[1] - shortcut.shape[1]))
+        return F.relu(out + shortcut)
 
 
 class BasicBlock(TwoConvs):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+import joslim
 from joslim.models import MODELS, resnet8, resnet18, resnet20, resnet34, resnet50
 from joslim.models.resnet import CifarResNet, PaddedBlock
 
@@ -80,6 +81,12 @@ def test_shortcut_pads_or_crops_to_the_main_branch(in_channels: int, channels: i
     assert out.shape == (2, channels, 4, 4)
     assert torch.equal(out[:, :shared], x[:, :shared, ::2, ::2])
     assert not out[:, shared:].any()
+
+
+def test_the_input_of_a_block_can_be_freed_before_its_shortcut_is_added() -> None:
+    """The strided shortcut is taken first: the whole input would cost 375,780 bytes."""
+    net = joslim.slim(resnet20(width=2), torch.zeros(1, 3, 32, 32), low=0.316)
+    assert joslim.cost("memory", net)(net.space.uniform(0.7)) == 353_508
 
 
 def test_each_stage_ties_its_inner_convs() -> None:
