@@ -203,9 +203,8 @@ def curve(
 def solve(errors: list[Floats], shares: list[Floats]) -> list[int] | None:
     """Choose a child of each network; None if no combination has sums of shares within 1.
 
-    Args:
-        errors: Weighted errors of the children of each network: [n].
-        shares: Shares that they take of the budgets: [n, budgets].
+    For each network: weighted errors of its n children, [n], and the shares that they take of the
+    budgets, [n, budgets].
     """
     scale = max(float(np.abs(e).max()) for e in errors) or 1.0
     errors = [e / scale for e in errors]

@@ -141,8 +141,8 @@ def lost_process(error: Exception) -> str | None:
         return None
     if "timed out" in text.lower() or "timeout" in text.lower():
         return (
-            f"another process has not answered for {timeout_minutes():g} minutes: it stands still, "
-            f"is gone, or was busy; if it was busy, type export {TIMEOUT}= with more minutes"
+            f"another process has not answered for {timeout_minutes():g} minutes: it hangs, "
+            f"has died, or was busy; if it was busy, type export {TIMEOUT}= with more minutes"
         )
     reason = re.sub(r"^\[[^]]*\] *", "", text).split(". ")[0]
     return f"another process has died or cannot be reached: {reason}"

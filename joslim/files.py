@@ -39,17 +39,12 @@ JOINERS = "\u200c\u200d\u2060"
 
 
 def read_text(file: Path, limit: int, field: str) -> str:
-    """Read a UTF-8 text file of at most `limit` bytes.
-
-    Raises:
-        UserError: The file cannot be read, is no regular file, or is too large. The message begins
-            with the field.
-    """
+    """Read a UTF-8 text file of at most `limit` bytes; messages of errors begin with the field."""
     try:
         if file.exists() and not file.is_file():  # a pipe or a device would never end
             raise UserError(f"{field}: cannot read {str(file)!r}: it is not a file")
         with file.open("rb") as stream:
-            # The size first: a sparse file of a terabyte takes no room, and minutes to read.
+            # The size first: a sparse file of a terabyte takes no space, but minutes to read.
             size = os.fstat(stream.fileno()).st_size
             content = stream.read(limit + 1) if size <= limit else b""
         if max(size, len(content)) > limit:
@@ -279,7 +274,7 @@ def disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (SafetensorError, RuntimeError, OSError) as error:
-        # Torch goes on writing, and complains about what follows: the first cause says more.
+        # Torch keeps writing and reports a later error; the first cause says more.
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, OSError):
             cause = cause.__context__

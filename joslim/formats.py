@@ -34,26 +34,16 @@ CONFIG, WEIGHTS, GRAPH = "config.json", "model.safetensors", "graph.pt2"
 
 @dataclass(frozen=True)
 class Format:
-    """A format that children are exported to.
-
-    Attributes:
-        name: Name of the format, as in `--format onnx`.
-        suffix: Suffix of the file, with its dot; empty if the format is a folder.
-        write: Writes a child to a path.
-        run: Loads the path and returns the ways to run it, each of which is compared with the
-            network.
-        opened_by: Function that opens the file, for messages.
-        packages: Packages that have to be installed.
-        extra: Name of the pip extra that has the packages.
-    """
+    """A format that children are exported to; `name` is as in `--format onnx`."""
 
     name: str
-    suffix: str
+    suffix: str  # with its dot; empty if the format is a folder
     write: Callable[[Child, Path], None]
+    # Loads the path and returns the ways to run it; each is compared with the network.
     run: Callable[[Child, Path], list[Forward]]
-    opened_by: str
+    opened_by: str  # for messages
     packages: tuple[str, ...] = ()
-    extra: str = ""
+    extra: str = ""  # of pip, with these packages
 
     def check_installed(self) -> None:
         """Refuse a format whose packages are missing."""
@@ -238,8 +228,8 @@ def load_weights(module: nn.Module, file: Path) -> dict[str, Tensor]:
     return weights
 
 
-FORMATS = {
-    "onnx": Format(
+_ROWS = (
+    Format(
         "onnx",
         ".onnx",
         write_onnx,
@@ -248,9 +238,10 @@ FORMATS = {
         packages=("onnx", "onnxruntime", "onnxscript"),
         extra="onnx",
     ),
-    "pt2": Format("pt2", ".pt2", write_pt2, run_pt2, opened_by="torch.export.load"),
-    "folder": Format("folder", "", write_folder, run_folder, opened_by="joslim.load_child"),
-}
+    Format("pt2", ".pt2", write_pt2, run_pt2, opened_by="torch.export.load"),
+    Format("folder", "", write_folder, run_folder, opened_by="joslim.load_child"),
+)
+FORMATS = {row.name: row for row in _ROWS}
 
 
 def format_of(path: str | Path) -> Format:

@@ -417,12 +417,7 @@ def bought(
 ) -> NDArray[np.float64]:
     """Errors of the children that `pick` would choose for each of many budgets: [n] -> [n].
 
-    Args:
-        costs: Costs of the children, sorted.
-        losses: Training losses of the children.
-        errors: Errors of the children.
-        budgets: Largest costs.
-        nothing: Error where no child fits.
+    Children are sorted by cost; where none fits, the error is `nothing`.
     """
     chosen = [nothing, *(errors[position] for position in best_so_far(losses))]
     fitting = np.searchsorted(costs, np.asarray(budgets), side="right")

@@ -181,18 +181,14 @@ class FolderData(Data):
 class ImageFiles:
     """Image files under `root` with their classes.
 
-    Attributes:
-        root: The folder.
-        names: Paths from the folder, as bytes in one array. A list of a million strings would be
-            copied into every worker, page by page, as their reference counts change.
-        labels: Class of each file.
-        broken: The reason for each file that was found not to decode.
+    Names are bytes in one array: a list of a million strings would be copied into every worker,
+    page by page, as their reference counts change.
     """
 
     root: str
     names: NDArray[np.bytes_]
     labels: Integers
-    broken: dict[int, str] = field(default_factory=dict)
+    broken: dict[int, str] = field(default_factory=dict)  # why a file did not decode
 
     def __len__(self) -> int:
         return len(self.names)

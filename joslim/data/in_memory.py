@@ -30,17 +30,11 @@ CHUNK = 1024
 
 @dataclass
 class Images:
-    """Images with their labels.
+    """Images with their labels."""
 
-    Attributes:
-        pixels: Shape [n, c, h, w]; uint8 from 0 to 255, or float32 from 0 to 1.
-        labels: Shape [n]; int64.
-        checksum: Checksum of the pixels as they were read. It is taken before they are resized,
-            because resized pixels differ a little between machines.
-    """
-
-    pixels: Tensor
-    labels: Tensor
+    pixels: Tensor  # [n, c, h, w]; uint8 from 0 to 255, or float32 from 0 to 1
+    labels: Tensor  # [n], int64
+    # Of the pixels as they were read: resized pixels differ a little between machines.
     checksum: int = 0
 
     @classmethod

@@ -77,9 +77,7 @@ def refuse_taken(target: Path, folder: bool, overwrite: bool) -> None:
 def refuse_foreign(folder: Path, name: Path) -> None:
     """Refuse a folder with files that no export has written, or that were changed since.
 
-    Args:
-        folder: The folder.
-        name: Name of the folder in the message.
+    The message calls the folder `name`.
     """
     if not any(folder.iterdir()):
         return
@@ -111,14 +109,8 @@ def refuse_foreign(folder: Path, name: Path) -> None:
 
 def files_in(folder: Path) -> list[Path]:
     """All files and links at any depth, and the folders that are empty."""
-
-    def fail(error: OSError) -> None:
-        raise error
-
-    found = []
-    for place, folders, names in os.walk(folder, onerror=fail):
-        links = [name for name in folders if os.path.islink(os.path.join(place, name))]
-        found += [Path(place, name) for name in (*names, *links)]
-        if not folders and not names and Path(place) != folder:
-            found.append(Path(place))
-    return sorted(found)
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.is_symlink() or not path.is_dir() or not any(path.iterdir())
+    )

@@ -265,18 +265,15 @@ def scores_in_place(run: Run, widths: Widths, samples: Tensor) -> Tensor:
 def compared(
     forwards: Sequence[Callable[[Tensor], Tensor]], samples: Tensor, expected: Tensor
 ) -> Check:
-    """Compare every way to run a file with the expected scores, in a batch and with one sample.
-
-    Raises:
-        RunFailed: The scores differ.
-    """
+    """Compare every way to run a file with the expected scores, in a batch and with one sample."""
     difference, agreeing = 0.0, len(samples)
     for forward in forwards:
         with torch.no_grad():
             scores = forward(samples)
             single = forward(samples[:1])
         if scores.shape != expected.shape or single.shape != expected[:1].shape:
-            raise RunFailed(f"export: the file gives {tuple(scores.shape)}, not what it should")
+            shapes = f"{tuple(scores.shape)} for all samples and {tuple(single.shape)} for one"
+            raise RunFailed(f"export: the file gives {shapes}, not {tuple(expected.shape)}")
         both = torch.cat([scores - expected, single - expected[:1]]).abs()
         # A NaN counts as an infinite difference.
         difference = max(difference, both.nan_to_num(nan=torch.inf).max().item())

@@ -10,12 +10,8 @@ def init_weights(model: nn.Module, linear_std: float | None = None) -> None:
     """Initialise the weights of a network in place.
 
     Convs are Kaiming normal over the fan-out, which keeps gradients at scale (He et al., 2015).
-    Their biases are zero. BatchNorm starts as the identity.
-
-    Args:
-        model: The network.
-        linear_std: Standard deviation of the weights of linear layers, with biases of zero, as in
-            MobileNets. By default linear layers keep PyTorch's initialisation.
+    Their biases are zero. BatchNorm starts as the identity. Linear layers keep PyTorch's
+    initialisation, or are normal with this deviation, and biases of zero, as in MobileNets.
     """
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
