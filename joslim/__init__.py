@@ -42,45 +42,25 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-_HOME = {
-    "models": "joslim.models",
-    "Allocation": "joslim.allocation",
-    "allocate": "joslim.allocation",
-    "Comparison": "joslim.comparing",
-    "compare": "joslim.comparing",
-    "COSTS": "joslim.costs",
-    "Cost": "joslim.costs.base",
-    "cost": "joslim.costs",
-    "DATASETS": "joslim.data",
-    "Data": "joslim.data",
-    "load_data": "joslim.data",
-    "RunFailed": "joslim.errors",
-    "UserError": "joslim.errors",
-    "export": "joslim.deploy",
-    "load_child": "joslim.deploy",
-    "Front": "joslim.front",
-    "Point": "joslim.front",
-    "Slimming": "joslim.training.slimming",
-    "explore": "joslim.training.exploring",
-    "METHODS": "joslim.training.methods",
-    "PRESETS": "joslim.training.methods",
-    "Run": "joslim.runs.run",
-    "load": "joslim.runs.run",
-    "report": "joslim.runs.report",
-    "train": "joslim.runs.driver",
-    "SEARCHERS": "joslim.search",
-    "History": "joslim.search",
-    "Searcher": "joslim.search",
-    "sort_channels": "joslim.slimmable",
-    "SlimmableNet": "joslim.slimmable",
-    "batch_statistics": "joslim.slimmable",
-    "recalibrate": "joslim.slimmable",
-    "slim": "joslim.slimmable",
-    "Dim": "joslim.space",
-    "Knob": "joslim.space",
-    "Widths": "joslim.space",
-    "WidthSpace": "joslim.space",
+_NAMES = {
+    "joslim.allocation": "Allocation allocate",
+    "joslim.comparing": "Comparison compare",
+    "joslim.costs": "COSTS Cost cost",
+    "joslim.data": "DATASETS Data load_data",
+    "joslim.deploy": "export load_child",
+    "joslim.errors": "RunFailed UserError",
+    "joslim.front": "Front Point",
+    "joslim.runs.driver": "train",
+    "joslim.runs.report": "report",
+    "joslim.runs.run": "Run load",
+    "joslim.search": "SEARCHERS History Searcher",
+    "joslim.slimmable": "SlimmableNet batch_statistics recalibrate slim sort_channels",
+    "joslim.space": "Dim Knob WidthSpace Widths",
+    "joslim.training.exploring": "explore",
+    "joslim.training.methods": "METHODS PRESETS",
+    "joslim.training.slimming": "Slimming",
 }
+_HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
     "COSTS",
@@ -124,10 +104,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "models":
+        return import_module("joslim.models")
     if name not in _HOME:
         raise AttributeError(f"module 'joslim' has no attribute {name!r}")
-    module = import_module(_HOME[name])
-    return module if name == "models" else getattr(module, name)
+    return getattr(import_module(_HOME[name]), name)
 
 
 def __dir__() -> list[str]:

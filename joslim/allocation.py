@@ -77,14 +77,6 @@ class Allocation:
         return float(sum(w * getattr(p, measure) for w, p in zip(self.weights, self.points)))
 
 
-def front_of(front: Any) -> Front:
-    """The front that was given, or the front of the run."""
-    found = getattr(front, "front", front)
-    if not isinstance(found, Front):
-        raise UserError(f"fronts: {shown(front)} is neither a front nor a run")
-    return found
-
-
 def allocate(
     fronts: Sequence[Any],
     /,
@@ -122,26 +114,43 @@ def allocate(
         >>> allocation.costs["macs"] <= 1e6
         True
     """
-    fronts = [front_of(front) for front in fronts]
+    given, fronts = fronts, [getattr(front, "front", front) for front in fronts]
+    for run, front in zip(given, fronts):
+        if not isinstance(front, Front):
+            raise UserError(f"fronts: {shown(run)} is neither a front nor a run")
     factors = checked_weights(weights, len(fronts))
-    check_own(cost, budget, budgets)
+    if (cost is None) != (budget is None):
+        raise UserError("budget: it belongs to cost, a function of your own; give both or none")
+    if cost is not None and not callable(cost):
+        raise UserError(f"cost: {shown(cost)} is not a function of a list of points")
+    if budget is not None:
+        checked_budget("budget", budget)
+    elif not budgets:
+        raise UserError("budget: none given; give at least one, such as macs=20e6")
     limits = checked_budgets(fronts, budgets, memory_as)
     check_least(fronts, limits, memory_as)
     measure = shared_measure(fronts)
     # A child that exceeds a budget alone does so in every combination.
     most = {name: limit * (1 + ROUNDING) for name, limit in limits.items()}
     children = [[p for p in f if all(p.costs[n] <= m for n, m in most.items())] for f in fronts]
-    if not all(children):
-        raise nothing_fits(children, limits)
-    summed = {n: m for n, m in limits.items() if not is_maximum(n, memory_as)}
-    errors = [weighted(kids, factor, measure) for kids, factor in zip(children, factors)]
-    shares = [shares_of(kids, summed) for kids in children]
-    if cost is not None and budget is not None:
-        chosen = solve_by_trying(children, errors, shares, cost, budget)
-    else:
-        chosen = solve(errors, shares)
+    chosen = None
+    if all(children):
+        summed = {n: m for n, m in limits.items() if not is_maximum(n, memory_as)}
+        errors = [weighted(kids, factor, measure) for kids, factor in zip(children, factors)]
+        shares = [
+            np.array([[p.costs[n] / m for n, m in summed.items()] for p in kids], dtype=np.float64)
+            for kids in children
+        ]
+        if cost is not None and budget is not None:
+            chosen = solve_by_trying(children, errors, shares, cost, budget)
+        else:
+            chosen = solve(errors, shares)
     if chosen is None:
-        raise nothing_fits(children, limits)
+        together = ", ".join(f"{name} {exact_size(name, most)}" for name, most in limits.items())
+        raise UserError(
+            f"budget: no combination of {len(fronts)} networks fits {together} together, "
+            "though each of these alone can be kept; raise one of them"
+        )
     points = tuple(kids[at] for kids, at in zip(children, chosen))
     totals = {name: total(points, name, memory_as) for name in limits}
     if cost is not None:
@@ -194,9 +203,8 @@ def curve(
 def solve(errors: list[Floats], shares: list[Floats]) -> list[int] | None:
     """Choose a child of each network; None if no combination has sums of shares within 1.
 
-    Args:
-        errors: Weighted errors of the children of each network: [n].
-        shares: Shares that they take of the budgets: [n, budgets].
+    For each network: weighted errors of its n children, [n], and the shares that they take of the
+    budgets, [n, budgets].
     """
     scale = max(float(np.abs(e).max()) for e in errors) or 1.0
     errors = [e / scale for e in errors]
@@ -347,7 +355,13 @@ def solve_by_trying(
         share = reduce(add, (s[i] for s, i in zip(shares, chosen)))
         if not (share <= 1 + ROUNDING).all():
             continue
-        value = own_cost(cost, [kids[i] for kids, i in zip(children, chosen)])
+        given = cost([kids[i] for kids, i in zip(children, chosen)])
+        try:
+            value = float(given)
+        except (TypeError, ValueError) as error:
+            raise UserError(f"cost: it gave {shown(given)}, which is not a number") from error
+        if math.isnan(value):
+            raise UserError("cost: it gave nan for some children; a number is needed")
         if value <= budget * (1 + ROUNDING):
             return chosen
         least = min(least, value)
@@ -357,17 +371,6 @@ def solve_by_trying(
         f"budget: no combination of {len(children)} networks fits {exact_size('budget', budget)}, "
         f"the least that the function gives is {sufficient_size('budget', least)}"
     )
-
-
-def own_cost(cost: OwnCost, points: list[Point]) -> float:
-    value = cost(points)
-    try:
-        number = float(value)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"cost: it gave {shown(value)}, which is not a number") from error
-    if math.isnan(number):
-        raise UserError("cost: it gave nan for some children; a number is needed")
-    return number
 
 
 # Sums over the networks
@@ -381,12 +384,6 @@ def shared_measure(fronts: Sequence[Front]) -> str:
 
 def weighted(points: Sequence[Point], weight: float, measure: str) -> Floats:
     return weight * np.array([getattr(point, measure) for point in points], dtype=np.float64)
-
-
-def shares_of(points: Sequence[Point], budgets: dict[str, float]) -> Floats:
-    """Shares of the budgets that each child takes: [points, budgets]."""
-    rows = [[point.costs[name] / most for name, most in budgets.items()] for point in points]
-    return np.array(rows, dtype=np.float64).reshape(len(points), len(budgets))
 
 
 def is_maximum(name: str, memory_as: str) -> bool:
@@ -411,17 +408,6 @@ def checked_weights(weights: Sequence[float] | None, count: int) -> tuple[float,
         if json_number(weight, f"weights[{at}]") < 0:
             raise UserError(f"weights[{at}]: {shown(weight)} is below zero; type 0 or more")
     return tuple(found)
-
-
-def check_own(cost: OwnCost | None, budget: float | None, budgets: Mapping[str, Budget]) -> None:
-    if (cost is None) != (budget is None):
-        raise UserError("budget: it belongs to cost, a function of your own; give both or none")
-    if cost is not None and not callable(cost):
-        raise UserError(f"cost: {shown(cost)} is not a function of a list of points")
-    if budget is not None:
-        checked_budget("budget", budget)
-    if cost is None and not budgets:
-        raise UserError("budget: none given; give at least one, such as macs=20e6")
 
 
 def checked_budgets(
@@ -452,11 +438,3 @@ def check_least(fronts: Sequence[Front], budgets: dict[str, float], memory_as: s
                 f"{name}: no combination of {len(fronts)} networks fits {exact_size(name, most)}, "
                 f"their cheapest {how} {needed}; type {needed} or more"
             )
-
-
-def nothing_fits(children: list[list[Point]], budgets: dict[str, float]) -> UserError:
-    together = ", ".join(f"{name} {exact_size(name, most)}" for name, most in budgets.items())
-    return UserError(
-        f"budget: no combination of {len(children)} networks fits {together} together, "
-        "though each of these alone can be kept; raise one of them"
-    )

@@ -74,22 +74,15 @@ def number_of_torchrun(
         return default
     if text is None or not re.fullmatch("[0-9]{1,7}", text) or not least <= int(text) <= most:
         has = "is not set" if text is None else f"is {text!r}, not a whole number {least} to {most}"
-        raise UserError(
-            f"{name}: the environment variable {has}; start many processes with torchrun, "
-            "or type unset WORLD_SIZE to train with one"
-        )
+        raise bad_environment(name, has)
     return int(text)
 
 
-def check_torchrun() -> None:
-    """Refuse an environment that lacks what torch needs to find the other processes."""
-    number_of_torchrun("RANK", most=number_of_torchrun("WORLD_SIZE") - 1)
-    number_of_torchrun("MASTER_PORT", most=65_535)
-    if not os.environ.get("MASTER_ADDR"):
-        raise UserError(
-            "MASTER_ADDR: the environment variable is not set; start many processes with torchrun, "
-            "or type unset WORLD_SIZE to train with one"
-        )
+def bad_environment(name: str, has: str) -> UserError:
+    return UserError(
+        f"{name}: the environment variable {has}; start many processes with torchrun, "
+        "or type unset WORLD_SIZE to train with one"
+    )
 
 
 def timeout_minutes() -> float:
@@ -111,7 +104,11 @@ def joined() -> Iterator[None]:
     if together() or not started_by_torchrun():
         yield
         return
-    check_torchrun()
+    # Torch needs these to find the other processes.
+    number_of_torchrun("RANK", most=number_of_torchrun("WORLD_SIZE") - 1)
+    number_of_torchrun("MASTER_PORT", most=65_535)
+    if not os.environ.get("MASTER_ADDR"):
+        raise bad_environment("MASTER_ADDR", "is not set")
     # Tensors on GPUs go by nccl, everything else by gloo.
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     timeout = timedelta(minutes=timeout_minutes())
@@ -144,8 +141,8 @@ def lost_process(error: Exception) -> str | None:
         return None
     if "timed out" in text.lower() or "timeout" in text.lower():
         return (
-            f"another process has not answered for {timeout_minutes():g} minutes: it stands still, "
-            f"is gone, or was busy; if it was busy, type export {TIMEOUT}= with more minutes"
+            f"another process has not answered for {timeout_minutes():g} minutes: it hangs, "
+            f"has died, or was busy; if it was busy, type export {TIMEOUT}= with more minutes"
         )
     reason = re.sub(r"^\[[^]]*\] *", "", text).split(". ")[0]
     return f"another process has died or cannot be reached: {reason}"

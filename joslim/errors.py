@@ -61,4 +61,4 @@ def unknown(field: str, value: str, allowed: Iterable[str], most: int = 8) -> Us
 
 def reason(error: BaseException, most: int = 300) -> str:
     """Type and message of an exception of other code, on one short line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:most]
+    return " ".join(f"{type(error).__name__}: {error}".split())[:most].rstrip(":")

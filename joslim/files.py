@@ -39,17 +39,12 @@ JOINERS = "\u200c\u200d\u2060"
 
 
 def read_text(file: Path, limit: int, field: str) -> str:
-    """Read a UTF-8 text file of at most `limit` bytes.
-
-    Raises:
-        UserError: The file cannot be read, is no regular file, or is too large. The message begins
-            with the field.
-    """
+    """Read a UTF-8 text file of at most `limit` bytes; messages of errors begin with the field."""
     try:
         if file.exists() and not file.is_file():  # a pipe or a device would never end
             raise UserError(f"{field}: cannot read {str(file)!r}: it is not a file")
         with file.open("rb") as stream:
-            # The size first: a sparse file of a terabyte takes no room, and minutes to read.
+            # The size first: a sparse file of a terabyte takes no space, but minutes to read.
             size = os.fstat(stream.fileno()).st_size
             content = stream.read(limit + 1) if size <= limit else b""
         if max(size, len(content)) > limit:
@@ -102,27 +97,26 @@ def stored_tensors(file: Path) -> dict[str, Tensor]:
     """
     from safetensors.torch import load_file
 
-    if file.exists() and not file.is_file():  # a pipe or a device would never end
-        raise OSError(f"{str(file)!r} is not a file")
-    refuse_larger_than_memory(file)
+    refuse_endless(file)
     return load_file(file)
 
 
-def refuse_larger_than_memory(file: Path) -> None:
-    """Refuse a file that cannot be loaded as a whole; a sparse file may claim any size."""
+def refuse_endless(file: Path) -> None:
+    """Refuse a pipe or a device, which would never end, and a size that no memory can hold."""
+    if file.exists() and not file.is_file():
+        raise OSError(f"{str(file)!r} is not a file")
     try:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # not every system says
         return
+    # A sparse file may claim any size.
     if file.exists() and (size := file.stat().st_size) > memory:
         raise OSError(f"{str(file)!r} has {size} bytes, more than the memory of this computer")
 
 
 def checksum(file: Path) -> str:
     """SHA-256 of a regular file."""
-    if not file.is_file():  # a pipe or a device would never end
-        raise FileNotFoundError(f"{str(file)!r} is not a file")
-    refuse_larger_than_memory(file)
+    refuse_endless(file)
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -280,7 +274,7 @@ def disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (SafetensorError, RuntimeError, OSError) as error:
-        # Torch goes on writing, and complains about what follows: the first cause says more.
+        # Torch keeps writing and reports a later error; the first cause says more.
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, OSError):
             cause = cause.__context__

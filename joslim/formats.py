@@ -34,26 +34,16 @@ CONFIG, WEIGHTS, GRAPH = "config.json", "model.safetensors", "graph.pt2"
 
 @dataclass(frozen=True)
 class Format:
-    """A format that children are exported to.
-
-    Attributes:
-        name: Name of the format, as in `--format onnx`.
-        suffix: Suffix of the file, with its dot; empty if the format is a folder.
-        write: Writes a child to a path.
-        run: Loads the path and returns the ways to run it, each of which is compared with the
-            network.
-        opened_by: Function that opens the file, for messages.
-        packages: Packages that have to be installed.
-        extra: Name of the pip extra that has the packages.
-    """
+    """A format that children are exported to; `name` is as in `--format onnx`."""
 
     name: str
-    suffix: str
+    suffix: str  # with its dot; empty if the format is a folder
     write: Callable[[Child, Path], None]
+    # Loads the path and returns the ways to run it; each is compared with the network.
     run: Callable[[Child, Path], list[Forward]]
-    opened_by: str
+    opened_by: str  # for messages
     packages: tuple[str, ...] = ()
-    extra: str = ""
+    extra: str = ""  # of pip, with these packages
 
     def check_installed(self) -> None:
         """Refuse a format whose packages are missing."""
@@ -169,10 +159,6 @@ def _clean(model: Any) -> None:
         del part.metadata_props[:]
 
 
-def run_onnx(child: Child, file: Path) -> list[Forward]:
-    return [onnx_forward(file)]
-
-
 def onnx_forward(file: Path) -> Forward:
     import torch
 
@@ -247,7 +233,7 @@ _ROWS = (
         "onnx",
         ".onnx",
         write_onnx,
-        run_onnx,
+        lambda child, file: [onnx_forward(file)],
         opened_by="onnxruntime.InferenceSession",
         packages=("onnx", "onnxruntime", "onnxscript"),
         extra="onnx",
@@ -255,7 +241,6 @@ _ROWS = (
     Format("pt2", ".pt2", write_pt2, run_pt2, opened_by="torch.export.load"),
     Format("folder", "", write_folder, run_folder, opened_by="joslim.load_child"),
 )
-
 FORMATS = {row.name: row for row in _ROWS}
 
 

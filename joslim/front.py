@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -124,7 +124,12 @@ class Front(Sequence[Point]):
             raise UserError(f"children: {len(found)} given, 1 to {CHILDREN_LIMIT} are allowed")
         self.cost = cost
         check_points(found, self.key)
-        self.span = checked_span(span)
+        low, full = map(plain, span)  # a cost of the user's own may have low > full
+        check_cost(low, "span[0]")
+        check_cost(full, "span[1]")
+        if not full:
+            raise UserError("span[1]: the full network costs nothing; a positive number is needed")
+        self.span = (low, full)
         self._points = tuple(sorted(found, key=lambda p: (p.costs[self.key], p.train_loss)))
 
     @classmethod
@@ -145,9 +150,9 @@ class Front(Sequence[Point]):
         """
         found = list(points)
         key = cost_key(cost)
-        missing = [point for point in found if key not in point.costs]
-        if missing:
-            raise UserError(f"costs: {key!r} is missing for {missing[0].widths}")
+        for point in found:
+            if key not in point.costs:
+                raise UserError(f"costs: {key!r} is missing for {point.widths}")
         mask = non_dominated([p.train_loss for p in found], [p.costs[key] for p in found])
         if not mask.any():
             raise UserError(f"children: none of {len(found)} has a finite loss and cost")
@@ -334,8 +339,7 @@ class Front(Sequence[Point]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Front):
             return NotImplemented
-        ours, theirs = (self.cost, self.span, self._points), (other.cost, other.span, other._points)
-        return ours == theirs
+        return vars(self) == vars(other)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -370,9 +374,7 @@ class Front(Sequence[Point]):
                 )
         nearest = min(self, key=lambda p: max(p.costs[n] / most for n, most in budgets.items()))
         asked = ", ".join(f"{name} {exact_size(name, most)}" for name, most in budgets.items())
-        needed = ", ".join(
-            f"{name} {sufficient_size(name, nearest.costs[name])}" for name in budgets
-        )
+        needed = ", ".join(f"{n} {sufficient_size(n, nearest.costs[n])}" for n in budgets)
         return UserError(
             f"budget: no child of {len(self)} fits {asked} together; the nearest fits {needed}"
         )
@@ -415,12 +417,7 @@ def bought(
 ) -> NDArray[np.float64]:
     """Errors of the children that `pick` would choose for each of many budgets: [n] -> [n].
 
-    Args:
-        costs: Costs of the children, sorted.
-        losses: Training losses of the children.
-        errors: Errors of the children.
-        budgets: Largest costs.
-        nothing: Error where no child fits.
+    Children are sorted by cost; where none fits, the error is `nothing`.
     """
     chosen = [nothing, *(errors[position] for position in best_so_far(losses))]
     fitting = np.searchsorted(costs, np.asarray(budgets), side="right")
@@ -491,16 +488,6 @@ def check_cost(value: Any, where: str) -> None:
         raise UserError(f"{where}: {value} is below zero")
 
 
-def checked_span(span: Sequence[float]) -> tuple[float, float]:
-    """Check the ends of the cost. A function of the user may give low > full; that is allowed."""
-    low, full = map(plain, span)
-    check_cost(low, "span[0]")
-    check_cost(full, "span[1]")
-    if not full:
-        raise UserError("span[1]: the full network costs nothing; a positive number is needed")
-    return low, full
-
-
 def plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
@@ -510,18 +497,21 @@ def plain(value: Any) -> Any:
 
 def widths_of_json(children: Sequence[Any], space: WidthSpace) -> list[Widths]:
     """Children of the space with the channels in the file; vectorized, as there may be many."""
-    counts = np.array(
-        [counts_of_json(child, space, f"children[{at}]") for at, child in enumerate(children)]
-    )
-    given = np.array(
-        [multipliers_of_json(child, space, f"children[{at}]") for at, child in enumerate(children)]
-    )
+    rows, given = [], []
+    for at, child in enumerate(children):
+        where = f"children[{at}]"
+        rows.append(counts_of_json(child, space, where))
+        given.append(json_rows(child, "widths", where, most=len(space), least=len(space)))
+        for position, (value, knob) in enumerate(zip(given[-1], space.knobs)):
+            if not knob.low <= json_number(value, f"{where}.widths[{position}]") <= 1:
+                raise UserError(f"{where}.widths[{position}]: {value} is outside [{knob.low}, 1]")
+    counts = np.array(rows)
     for field, multipliers in (("channels", space.multipliers(counts)), ("widths", given)):
         wrong = (space.counts(multipliers) != counts).any(axis=1)
         if wrong.any():
             why = "no child has these" if field == "channels" else "do not give these channels"
             raise UserError(f"children[{wrong.argmax()}].{field}: {why}")
-    return [Widths(space, tuple(row)) for row in counts.tolist()]
+    return [Widths(space, tuple(row)) for row in rows]
 
 
 def counts_of_json(child: Any, space: WidthSpace, where: str) -> list[int]:
@@ -533,14 +523,6 @@ def counts_of_json(child: Any, space: WidthSpace, where: str) -> list[int]:
         json_count(json_value(channels, dim.name, here), f"{here}.{dim.name}", 1, dim.full)
         for dim in space.dims
     ]
-
-
-def multipliers_of_json(child: Any, space: WidthSpace, where: str) -> list[float]:
-    rows = json_rows(child, "widths", where, most=len(space), least=len(space))
-    for at, (value, knob) in enumerate(zip(rows, space.knobs)):
-        if not knob.low <= json_number(value, f"{where}.widths[{at}]") <= 1:
-            raise UserError(f"{where}.widths[{at}]: {value} is outside [{knob.low}, 1]")
-    return rows
 
 
 def front_file(folder: Path) -> Path:
@@ -560,8 +542,7 @@ def front_file(folder: Path) -> Path:
     )
 
 
-@dataclass(frozen=True)
-class Weights:
+class Weights(NamedTuple):
     """The step of a checkpoint, and whether its children have been judged."""
 
     step: int

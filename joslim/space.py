@@ -169,16 +169,17 @@ class WidthSpace:
 
     dims: tuple[Dim, ...]
     knobs: tuple[Knob, ...]
-    _driver: NDArray[np.int64] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        driver = np.empty(len(self.dims), dtype=np.int64)
-        for position, knob in enumerate(self.knobs):
-            driver[list(knob.dims)] = position
-        object.__setattr__(self, "_driver", driver)
 
     def __len__(self) -> int:
         return len(self.knobs)
+
+    @cached_property
+    def _driver(self) -> NDArray[np.int64]:
+        """Position of the knob that drives each Dim, of shape [dims]."""
+        driver = np.empty(len(self.dims), dtype=np.int64)
+        for position, knob in enumerate(self.knobs):
+            driver[list(knob.dims)] = position
+        return driver
 
     @cached_property
     def low(self) -> NDArray[np.float64]:

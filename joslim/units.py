@@ -31,12 +31,8 @@ def takes_prefixes(symbol: str) -> bool:
 def parse_size(cost: str, text: str) -> float:
     """Convert a typed size to a number, exactly: 40.551M is 40551000, which floats would miss.
 
-    Args:
-        cost: Name or key of the cost, which decides the unit and begins the error message.
-        text: What was typed.
-
-    Raises:
-        UserError: The text is no size, not positive, or in bytes where things are counted.
+    The cost decides the unit. An error begins with its name: the text is no size, not positive, or
+    in bytes where things are counted.
     """
     info = cost_info(cost)
     prefixed = takes_prefixes(info.symbol)

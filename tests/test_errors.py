@@ -2,7 +2,7 @@
 
 import pytest
 
-from joslim.errors import UserError, unknown
+from joslim.errors import UserError, reason, unknown
 
 
 def test_bad_input_is_a_value_error() -> None:
@@ -39,3 +39,8 @@ def test_a_message_is_one_line_whatever_was_typed(count: int) -> None:
     message = str(unknown("model", "two\nlines", [f"name{i}" for i in range(count)]))
     assert "\n" not in message
     assert "two" in message
+
+
+def test_reasons_are_one_line() -> None:
+    assert reason(ValueError("first\nsecond")) == "ValueError: first second"
+    assert reason(EOFError()) == "EOFError"

@@ -159,15 +159,17 @@ class Data(ABC):
             limit: Number of images of a fixed subset with balanced classes; by default all images.
 
         Raises:
-            UserError: The split is unknown, or the batch is below 1.
+            UserError: The split is unknown, or the batch or the limit is below 1.
         """
         self.check_split(split)
         if batch < 1:
             raise UserError(f"batch: {batch}; type 1 or more")
+        if limit is not None and limit < 1:
+            raise UserError(f"limit: {limit} images; at least 1 is needed")
         # The labels of the test split are read only where a subset needs them.
         if limit is None or limit >= self.sizes[split]:
             return Sweep(self, split, np.arange(self.sizes[split]), batch)
-        return Sweep(self, split, balanced_subset(self.labels(split), limit), batch)
+        return Sweep(self, split, np.sort(balanced_order(self.labels(split))[:limit]), batch)
 
     def check_split(self, split: str) -> None:
         """Refuse a split that is not "train", "val" or "test".
@@ -236,15 +238,6 @@ def balanced_order(labels: Integers) -> Integers:
     # The k-th image of a class of n is placed at the fraction (k + 1/2) / n of the order.
     progress = (np.arange(count) - starts + 0.5) / np.maximum(ends - starts, 1)
     return by_class[np.lexsort((random_bits(0, "ties", sorted_labels), progress))]
-
-
-def balanced_subset(labels: Integers, limit: int | None) -> Integers:
-    """Return at most `limit` positions in ascending order, with the classes in proportion."""
-    if limit is None or limit >= len(labels):
-        return np.arange(len(labels))
-    if limit < 1:
-        raise UserError(f"limit: {limit} images; at least 1 is needed")
-    return np.sort(balanced_order(labels)[:limit])
 
 
 def carve(labels: Integers, val: float) -> tuple[Integers, Integers]:

@@ -7,22 +7,19 @@ root, unpacked or as .tar.gz, or downloaded to it.
 
 from __future__ import annotations
 
-import codecs
 import pickle
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from joslim.data.base import Data, Options
-from joslim.data.download import Archive, OfficialFile, archive_member, data_root, one_line
+from joslim.data.download import Archive, OfficialFile, archive_member, data_root
 from joslim.data.in_memory import DatasetInfo, Images, MemoryData
 from joslim.errors import UserError
 
 SITE = "https://www.cs.toronto.edu/~kriz/"
-SHAPE = (3, 32, 32)
 
 
 @dataclass(frozen=True)
@@ -95,99 +92,34 @@ def load_cifar100(options: Options) -> Data:
 def _load(cifar: Cifar, options: Options) -> Data:
     """Load CIFAR, cropped with a padding of 4 pixels (1/8 of the side) and flipped."""
     root = data_root(options.root)
-    path = archive_member(cifar.archive, cifar.meta, root)
-    classes = tuple(_text(name) for name in _field(read_pickle(path), cifar.class_key, path))
-    info = DatasetInfo(cifar.name, classes, cifar.test_count, shift=8, flip=True)
+    classes = read_pickle(archive_member(cifar.archive, cifar.meta, root))[cifar.class_key]
+    info = DatasetInfo(cifar.name, tuple(classes), cifar.test_count, shift=8, flip=True)
     train = _read_images(cifar, cifar.train, root)
     return MemoryData(info, train, lambda: _read_images(cifar, (cifar.test,), root), options)
 
 
 def _read_images(cifar: Cifar, names: tuple[str, ...], root: Path) -> Images:
-    pixels, labels = [], []
-    for name in names:
-        path = archive_member(cifar.archive, name, root)
-        content = read_pickle(path)
-        rows, numbers = _field(content, "data", path), _field(content, cifar.label_key, path)
-        if not isinstance(rows, np.ndarray) or rows.dtype != np.uint8 or rows.ndim != 2:
-            raise UserError(f"data: {path}: data is not an array of bytes")
-        if rows.shape[1] != np.prod(SHAPE) or len(rows) != len(numbers):
-            raise UserError(f"data: {path}: {rows.shape} pixels do not fit {len(numbers)} labels")
-        if not all(isinstance(number, int) for number in numbers):
-            raise UserError(f"data: {path}: labels are not whole numbers")
-        pixels.append(rows.reshape(-1, *SHAPE))
-        labels += numbers
-    return Images.from_arrays(np.concatenate(pixels), labels)
-
-
-def _field(content: dict[str, Any], key: str, path: Path) -> Any:
-    if key not in content:
-        raise UserError(f"data: {path} has no {key!r}; it has: {', '.join(content)}")
-    return content[key]
-
-
-# The official files are pickles, and a pickle can call any function by its name. This reader allows
-# only the names below, and replaces numpy's functions: numpy trusts the state of an array in a
-# pickle, and a damaged one crashes the interpreter.
+    parts = [read_pickle(archive_member(cifar.archive, name, root)) for name in names]
+    pixels = np.concatenate([part["data"].reshape(-1, 3, 32, 32) for part in parts])
+    return Images.from_arrays(pixels, [label for part in parts for label in part[cifar.label_key]])
 
 
 def read_pickle(path: Path) -> dict[str, Any]:
-    """Read a dictionary of numbers, bytes and integer arrays; its keys become text."""
-    try:
-        with path.open("rb") as file:
-            content = _Unpickler(file, encoding="bytes").load()
-    except UserError as error:
-        raise UserError(f"data: {path} is refused: {error}") from error
-    except Exception as error:  # A broken pickle can raise anything.
-        raise UserError(f"data: {path} cannot be read: {one_line(error)}") from error
-    if not isinstance(content, dict):
-        raise UserError(f"data: {path} holds {type(content).__name__}, a dictionary is needed")
-    return {
-        _text(key): value.array if isinstance(value, _PickledArray) else value
-        for key, value in content.items()
-    }
+    """Read an official file, a pickle of Python 2, without running anything that it may name."""
+    with path.open("rb") as file:
+        content: dict[str, Any] = _Unpickler(file, encoding="latin1").load()
+    return content
 
 
 class _Unpickler(pickle.Unpickler):
+    """Allows the names that a pickled array needs. A pickle can call any other function."""
+
     def find_class(self, module: str, name: str) -> object:
-        # A pickle can set attributes of the results. The lambdas are new each time, so that this
-        # does not reach another pickle, and the built-in function does not allow it.
         match module, name:
             case ("numpy.core.multiarray" | "numpy._core.multiarray", "_reconstruct"):
-                return lambda *_: _PickledArray()
+                return np.empty(0).__reduce__()[0]
             case ("numpy", "ndarray"):
-                return lambda *_: None  # only passed to _reconstruct
+                return np.ndarray
             case ("numpy", "dtype"):
-                return lambda code, *_: _PickledDtype(code)
-            case ("_codecs", "encode"):
-                return codecs.encode  # Python 3 writes bytes in old protocols by this.
-        raise UserError(f"it asks to run {f'{module}.{name}'!r}; data needs nothing of the kind")
-
-
-class _PickledDtype:
-    """The integer type of an array in a pickle; its state has the byte order."""
-
-    def __init__(self, code: object) -> None:
-        self.code = _text(code)
-        if self.code[:1] not in ("u", "i") or self.code[1:] not in ("1", "2", "4", "8"):
-            raise UserError(f"an array of {self.code!r}; only arrays of whole numbers are allowed")
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        if (order := _text(state[1])) not in ("<", ">", "|", "="):
-            raise ValueError(f"byte order {order!r}")
-        self.code = order + self.code
-
-
-class _PickledArray:
-    """An array in a pickle, built from its state."""
-
-    array: NDArray[Any]
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        _, shape, dtype, fortran_order, content = state
-        # frombuffer and reshape check the length, and the copy is writable.
-        flat = np.frombuffer(content, dtype=dtype.code)
-        self.array = flat.reshape(shape, order="F" if fortran_order else "C").copy()
-
-
-def _text(value: object) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+                return lambda code, *_: np.dtype(code)  # numpy warns about Python 2's arguments
+        raise UserError(f"data: a file asks to run {f'{module}.{name}'!r}; it is refused")

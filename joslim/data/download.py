@@ -1,4 +1,7 @@
-"""The official files of data sets: found under a root or downloaded, and verified before use."""
+"""The official files of data sets: found under a root or downloaded, and verified before use.
+
+Whoever reads a verified file need not check its content: it is the one that the publisher wrote.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,19 @@ import shutil
 import tarfile
 import zlib
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from joslim.errors import UserError
+from joslim.errors import UserError, reason
 from joslim.files import whole
 
 ROOT_VARIABLE = "JOSLIM_DATA"
 TIMEOUT_SECONDS = 30
-
-# The exceptions of the standard library for files that are cut off or of another kind.
-BROKEN = (OSError, EOFError, zlib.error, tarfile.TarError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -69,16 +71,14 @@ def archive_member(archive: Archive, name: str, root: Path) -> Path:
 
 def verified(path: Path, md5: str) -> Path:
     """Return the path of a file with this checksum, and refuse any other file."""
-    digest = hashlib.md5(usedforsecurity=False)
     try:
         with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
+            found = hashlib.file_digest(file, partial(hashlib.md5, usedforsecurity=False))
     except OSError as error:
-        raise UserError(f"data: cannot read {path}: {one_line(error)}") from error
-    if digest.hexdigest() != md5:
+        raise UserError(f"data: cannot read {path}: {reason(error)}") from error
+    if found.hexdigest() != md5:
         raise UserError(
-            f"data: {path} is not the official file (md5 {digest.hexdigest()}, not {md5}): "
+            f"data: {path} is not the official file (md5 {found.hexdigest()}, not {md5}): "
             "cut off or changed; delete it, and it is fetched again"
         )
     return path
@@ -100,8 +100,8 @@ def extract(archive: Path, names: list[str], root: Path) -> None:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with whole(path) as beside, beside.open("wb") as file:
                     shutil.copyfileobj(content, file)
-    except BROKEN as error:
-        raise UserError(f"data: cannot unpack {archive}: {one_line(error)}") from error
+    except (OSError, EOFError, zlib.error, tarfile.TarError, ValueError) as error:
+        raise UserError(f"data: cannot unpack {archive}: {reason(error)}") from error
 
 
 def _download(file: OfficialFile, root: Path) -> None:
@@ -110,7 +110,7 @@ def _download(file: OfficialFile, root: Path) -> None:
     target = root / file.path
     pooch.get_logger().setLevel("ERROR")  # The progress bar is enough.
     try:
-        with _DownloadBar(target.name) as bar:
+        with closing(_DownloadBar(target.name)) as bar:
             download = pooch.HTTPDownloader(progressbar=bar, timeout=TIMEOUT_SECONDS)
             pooch.retrieve(
                 file.url, f"md5:{file.md5}", target.name, target.parent, downloader=download
@@ -129,13 +129,7 @@ class _DownloadBar:
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
         self.progress = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True))
         self.task = self.progress.add_task(name, total=None)
-
-    def __enter__(self) -> _DownloadBar:
         self.progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def total(self) -> float | None:
@@ -153,9 +147,3 @@ class _DownloadBar:
 
     def close(self) -> None:
         self.progress.stop()
-
-
-def one_line(error: BaseException) -> str:
-    """Return the type of an error and the first line of its message."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

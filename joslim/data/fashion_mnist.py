@@ -13,12 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joslim.data.base import Data, Options
-from joslim.data.download import BROKEN, OfficialFile, data_root, official_file, one_line
+from joslim.data.download import OfficialFile, data_root, official_file
 from joslim.data.in_memory import DatasetInfo, Images, MemoryData
-from joslim.errors import UserError
 
 SITE = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
-SIZE = 28
 TEST_COUNT = 10_000
 CLASSES = (
     "t-shirt",
@@ -58,14 +56,7 @@ def load(options: Options) -> Data:
 
 
 def _read(split: str, root: Path) -> Images:
-    image_file, label_file = FILES[split]
-    path = official_file(image_file, root)
-    pixels, labels = read_idx(path), read_idx(official_file(label_file, root))
-    if pixels.shape[1:] != (SIZE, SIZE) or labels.shape != pixels.shape[:1]:
-        raise UserError(
-            f"data: {path} has pixels of shape {pixels.shape}, its labels {labels.shape}; "
-            f"(n, {SIZE}, {SIZE}) and (n,) are needed"
-        )
+    pixels, labels = (read_idx(official_file(file, root)) for file in FILES[split])
     return Images.from_arrays(pixels[:, None], labels)
 
 
@@ -75,13 +66,8 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     The file has two zero bytes, the type of the numbers (8 for unsigned bytes), the number of axes,
     the length of each axis, and the numbers.
     """
-    try:
-        with gzip.open(path) as file:
-            content = file.read()
-        if content[:3] != b"\x00\x00\x08":
-            raise ValueError("not an idx file of bytes")
-        axes = content[3]
-        shape = np.frombuffer(content, ">u4", count=axes, offset=4).astype(int)
-        return np.frombuffer(content, np.uint8, offset=4 + 4 * axes).reshape(shape).copy()
-    except (*BROKEN, IndexError) as error:
-        raise UserError(f"data: {path} cannot be read: {one_line(error)}") from error
+    with gzip.open(path) as file:
+        content = file.read()
+    axes = content[3]
+    shape = np.frombuffer(content, ">u4", count=axes, offset=4).astype(int)
+    return np.frombuffer(content, np.uint8, offset=4 + 4 * axes).reshape(shape).copy()

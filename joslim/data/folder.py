@@ -39,8 +39,7 @@ from joslim.data.augment import (
     uniforms,
 )
 from joslim.data.base import Batch, Data, Options, carve
-from joslim.data.download import one_line
-from joslim.errors import RunFailed, UserError
+from joslim.errors import RunFailed, UserError, reason
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 LAYOUT = "train/CLASS/*.jpg and val/CLASS/*.jpg are needed"
@@ -101,8 +100,7 @@ class FolderData(Data):
                 (sum(weight * value for weight, value in zip(LUMA, values)),)
                 for values in (MEAN, STD)
             )
-        self.classes = _class_names(folder / "train")
-        _check_classes(folder, self.classes)
+        self.classes = _class_names(folder)
         train = _list_images(folder / "train", self.classes)
         kept, held_out = carve(train.labels, options.val)
         self.files = {
@@ -143,8 +141,7 @@ class FolderData(Data):
 
     def _normalised(self, split: str, step: Step, pixels: Tensor) -> Batch:
         labels = torch.from_numpy(self.files[split].labels[step.indices])
-        x = normalise(pixels.to(self.device), self.mean, self.std)
-        return x, labels.to(self.device)
+        return normalise(pixels.to(self.device), self.mean, self.std), labels.to(self.device)
 
     def _decode_ahead(
         self, decoder: _Decoder, schedule: Iterable[Step]
@@ -170,7 +167,7 @@ class FolderData(Data):
             # A worker died, which torch or the broken pipe reports; bad files give a UserError.
             if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
                 raise
-            death = one_line(error)
+            death = reason(error)
         if death:
             # This is raised outside of the handler, because a traceback that refers to the dead
             # worker would make torch complain at exit.
@@ -184,18 +181,14 @@ class FolderData(Data):
 class ImageFiles:
     """Image files under `root` with their classes.
 
-    Attributes:
-        root: The folder.
-        names: Paths from the folder, as bytes in one array. A list of a million strings would be
-            copied into every worker, page by page, as their reference counts change.
-        labels: Class of each file.
-        broken: The reason for each file that was found not to decode.
+    Names are bytes in one array: a list of a million strings would be copied into every worker,
+    page by page, as their reference counts change.
     """
 
     root: str
     names: NDArray[np.bytes_]
     labels: Integers
-    broken: dict[int, str] = field(default_factory=dict)
+    broken: dict[int, str] = field(default_factory=dict)  # why a file did not decode
 
     def __len__(self) -> int:
         return len(self.names)
@@ -272,38 +265,37 @@ def _first_bytes(path: str) -> bytes:
 # Listing
 
 
-def _class_names(folder: Path) -> tuple[str, ...]:
-    """Return the sorted names of the subfolders."""
+def _subfolders(folder: Path) -> list[str]:
+    """Return the sorted names of the subfolders, which are those of the classes."""
     if not folder.is_dir():
         raise UserError(f"data: {folder.parent} has no folder {folder.name}/; {LAYOUT}")
     try:
         names = [entry.name for entry in os.scandir(folder) if entry.is_dir()]
     except OSError as error:
-        raise UserError(f"data: cannot list {folder}: {one_line(error)}") from error
+        raise UserError(f"data: cannot list {folder}: {reason(error)}") from error
     shown = sorted(name for name in names if not name.startswith("."))
     if wrong := [name for name in shown if not name.isprintable()]:  # also invalid UTF-8
         raise UserError(
             f"data: the class {wrong[0]!r} in {folder} has no printable name; rename it"
         )
-    return tuple(shown)
+    return shown
 
 
-def _check_classes(folder: Path, classes: tuple[str, ...]) -> None:
-    """Require at least two classes, and the same classes in train/ and val/."""
-    if len(classes) < 2:
-        found = f"only the class {classes[0]!r}" if classes else "no folder of a class"
+def _class_names(folder: Path) -> tuple[str, ...]:
+    """Return the classes, of which there are at least two, the same in train/ and val/."""
+    train = _subfolders(folder / "train")
+    if len(train) < 2:
+        found = f"only the class {train[0]!r}" if train else "no folder of a class"
         raise UserError(f"data: {folder / 'train'} has {found}; at least two are needed: {LAYOUT}")
-    test_classes = _class_names(folder / "val")
-    for place, missing in (
-        ("train/", sorted({*classes} - {*test_classes})),
-        ("val/", sorted({*test_classes} - {*classes})),
-    ):
-        if missing:
-            some = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
-            raise UserError(
-                f"data: {folder}: train/ and val/ need the same classes; "
-                f"only in {place}: {some} ({len(missing)} in all)"
-            )
+    val = _subfolders(folder / "val")
+    if differing := sorted({*train} - {*val}) or sorted({*val} - {*train}):
+        place = "train/" if differing[0] in train else "val/"
+        some = ", ".join(differing[:3]) + (", ..." if len(differing) > 3 else "")
+        raise UserError(
+            f"data: {folder}: train/ and val/ need the same classes; "
+            f"only in {place}: {some} ({len(differing)} in all)"
+        )
+    return tuple(train)
 
 
 def _list_images(folder: Path, classes: tuple[str, ...]) -> ImageFiles:
@@ -392,7 +384,7 @@ def read_box(path: str | Path, choose: ChooseBox, size: int, channels: int) -> N
         # A file that is missing, or too large for the memory, may be readable another time.
         passing = isinstance(error, MemoryError) or getattr(error, "errno", None) is not None
         kind = UserError if passing else BrokenImage
-        raise kind(f"data: cannot read the image {path}: {one_line(error)}") from error
+        raise kind(f"data: cannot read the image {path}: {reason(error)}") from error
     return as_bytes(cut)
 
 

@@ -66,7 +66,14 @@ def _read_all(dataset: Any, split: str, options: Options) -> Images:
             raise UserError(
                 f"data: the label of {where} is {kind}; a whole number is needed"
             ) from None
-    _check_alike(pixels, split)
+    for index, one in enumerate(pixels):
+        if one.shape != pixels[0].shape:
+            here, first = ("x".join(map(str, p.shape[2:])) for p in (one, pixels[0]))
+            raise UserError(
+                f"data: {split}[{index}] is {here} pixels, {split}[0] is {first}; give a size"
+            )
+        if one.dtype != pixels[0].dtype:
+            raise UserError(f"data: {split} has images of bytes and of floats; give one kind")
     stacked = torch.cat(pixels) if pixels else torch.zeros(0, options.channels, 1, 1)
     return Images(stacked, torch.tensor(labels, dtype=torch.int64), checksum)
 
@@ -111,14 +118,3 @@ def _bytes_or_floats(array: NDArray[Any], where: str) -> NDArray[Any]:
         f"data: the image of {where} has pixels of {array.dtype}; "
         "allowed: whole numbers from 0 to 255, floats from 0 to 1"
     )
-
-
-def _check_alike(pixels: list[Tensor], split: str) -> None:
-    for index, one in enumerate(pixels):
-        if one.shape != pixels[0].shape:
-            here, first = ("x".join(map(str, p.shape[2:])) for p in (one, pixels[0]))
-            raise UserError(
-                f"data: {split}[{index}] is {here} pixels, {split}[0] is {first}; give a size"
-            )
-        if one.dtype != pixels[0].dtype:
-            raise UserError(f"data: {split} has images of bytes and of floats; give one kind")

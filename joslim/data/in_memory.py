@@ -30,17 +30,11 @@ CHUNK = 1024
 
 @dataclass
 class Images:
-    """Images with their labels.
+    """Images with their labels."""
 
-    Attributes:
-        pixels: Shape [n, c, h, w]; uint8 from 0 to 255, or float32 from 0 to 1.
-        labels: Shape [n]; int64.
-        checksum: Checksum of the pixels as they were read. It is taken before they are resized,
-            because resized pixels differ a little between machines.
-    """
-
-    pixels: Tensor
-    labels: Tensor
+    pixels: Tensor  # [n, c, h, w]; uint8 from 0 to 255, or float32 from 0 to 1
+    labels: Tensor  # [n], int64
+    # Of the pixels as they were read: resized pixels differ a little between machines.
     checksum: int = 0
 
     @classmethod
@@ -103,12 +97,9 @@ class MemoryData(Data):
     def images(self, split: str) -> Images:
         """Return the images of a split; the test split is read at its first use."""
         self.check_split(split)
-        if split not in self.parts:
-            self.parts[split] = self.checked_test(self.read_test()).to(self.device)
-        return self.parts[split]
-
-    def checked_test(self, test: Images) -> Images:
-        """Return the test images in the size of the training images, or refuse them."""
+        if split in self.parts:
+            return self.parts[split]
+        test = self.read_test()
         _check_labels(test, self.classes)
         test = _fit_to_options(test, self.options)
         if len(test) != self.sizes["test"]:
@@ -120,7 +111,8 @@ class MemoryData(Data):
                 f"data: test images are {found[1]}x{found[2]} pixels, training images "
                 f"{self.shape[1]}x{self.shape[2]}; give a size"
             )
-        return test
+        self.parts[split] = test.to(self.device)
+        return self.parts[split]
 
     def labels(self, split: str) -> Integers:
         return self.images(split).labels.cpu().numpy()

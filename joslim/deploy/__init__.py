@@ -1,8 +1,7 @@
 """Children as files that other programs run, each checked against the network it was cut from."""
 
-from joslim.deploy.exporting import export, export_children, export_whole
+from joslim.deploy.exporting import export, export_children, export_whole, load_child
 from joslim.deploy.int8 import export_children_int8, export_int8
-from joslim.deploy.loading import load_child
 
 __all__ = [
     "export",

@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from joslim import __version__
 from joslim.errors import RunFailed, UserError
@@ -78,9 +77,7 @@ def refuse_taken(target: Path, folder: bool, overwrite: bool) -> None:
 def refuse_foreign(folder: Path, name: Path) -> None:
     """Refuse a folder with files that no export has written, or that were changed since.
 
-    Args:
-        folder: The folder.
-        name: Name of the folder in the message.
+    The message calls the folder `name`.
     """
     if not any(folder.iterdir()):
         return
@@ -96,30 +93,24 @@ def refuse_foreign(folder: Path, name: Path) -> None:
         )
     for file in files_in(folder):
         inside = str(file.relative_to(folder))
-        if inside != MANIFEST and not is_as_written(file, known.get(inside)):
+        facts = known.get(inside)
+        if inside != MANIFEST and not (
+            isinstance(facts, dict)
+            and file.is_file()
+            and not file.is_symlink()
+            and file.stat().st_size == facts.get("bytes")  # a file of another size is not read
+            and checksum(file) == facts.get("sha256")
+        ):
             raise UserError(
                 f"out: {inside!r} in {str(name)!r} is not as an export has written it; "
                 "type another, or remove it"
             )
 
 
-def is_as_written(file: Path, facts: Any) -> bool:
-    """Whether a file is as the manifest describes it; one of another size is not read."""
-    if not isinstance(facts, dict) or file.is_symlink() or not file.is_file():
-        return False
-    return file.stat().st_size == facts.get("bytes") and checksum(file) == facts.get("sha256")
-
-
 def files_in(folder: Path) -> list[Path]:
     """All files and links at any depth, and the folders that are empty."""
-
-    def fail(error: OSError) -> None:
-        raise error
-
-    found = []
-    for place, folders, names in os.walk(folder, onerror=fail):
-        links = [name for name in folders if os.path.islink(os.path.join(place, name))]
-        found += [Path(place, name) for name in (*names, *links)]
-        if not folders and not names and Path(place) != folder:
-            found.append(Path(place))
-    return sorted(found)
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.is_symlink() or not path.is_dir() or not any(path.iterdir())
+    )

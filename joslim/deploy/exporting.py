@@ -1,10 +1,11 @@
-"""Exports of a run: one child, several, or the whole slimmable network.
+"""Exports of a run: one child, several, or the whole slimmable network; and a child read back.
 
 Every exported child is loaded back and compared with the network before the file is kept.
 """
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -13,13 +14,14 @@ from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
-from torch import Tensor
+from torch import Tensor, nn
 
 from joslim import __version__
 from joslim.deploy.destination import destination
 from joslim.errors import RunFailed, UserError, unknown
 from joslim.files import (
     JSON_LIMIT,
+    json_count,
     json_name,
     json_number,
     json_rows,
@@ -27,12 +29,23 @@ from joslim.files import (
     read_json,
     stored_tensors,
 )
-from joslim.formats import FORMATS, INPUT, OUTPUT, Child, Format, format_of, suffixes_of_files
-from joslim.front import ERRORS, Point
-from joslim.results.run_files import CONFIG, FRONT, read_front
+from joslim.formats import (
+    FORMATS,
+    INPUT,
+    OUTPUT,
+    WEIGHTS,
+    Child,
+    Format,
+    format_of,
+    load_weights,
+    suffixes_of_files,
+)
+from joslim.front import ERRORS, Point, counts_of_json
+from joslim.results.run_files import CONFIG, FRONT, facts_of_child, read_front
 from joslim.runs import checkpoint
 from joslim.runs.folder import CHECKPOINT, SAMPLES
-from joslim.runs.run import MOST_CHANNELS, MOST_CLASSES, Run, load
+from joslim.runs.network import check_model, load_blank, make_net
+from joslim.runs.run import MOST_CHANNELS, MOST_CLASSES, MOST_PIXELS, MOST_VALUES, Run, load
 from joslim.space import Widths
 from joslim.training.evaluate import evaluating
 
@@ -105,10 +118,9 @@ def export_children(
     chosen = FORMATS[kind]
     chosen.check_installed()
 
-    def write(point: Any, file: Path) -> Check:
-        return write_child(run, point, file, chosen)
-
-    return write_several(points, path, chosen.suffix, write, overwrite)
+    return write_several(
+        points, path, chosen.suffix, lambda p, file: write_child(run, p, file, chosen), overwrite
+    )
 
 
 def write_several(
@@ -253,18 +265,15 @@ def scores_in_place(run: Run, widths: Widths, samples: Tensor) -> Tensor:
 def compared(
     forwards: Sequence[Callable[[Tensor], Tensor]], samples: Tensor, expected: Tensor
 ) -> Check:
-    """Compare every way to run a file with the expected scores, in a batch and with one sample.
-
-    Raises:
-        RunFailed: The scores differ.
-    """
+    """Compare every way to run a file with the expected scores, in a batch and with one sample."""
     difference, agreeing = 0.0, len(samples)
     for forward in forwards:
         with torch.no_grad():
             scores = forward(samples)
             single = forward(samples[:1])
         if scores.shape != expected.shape or single.shape != expected[:1].shape:
-            raise RunFailed(f"export: the file gives {tuple(scores.shape)}, not what it should")
+            shapes = f"{tuple(scores.shape)} for all samples and {tuple(single.shape)} for one"
+            raise RunFailed(f"export: the file gives {shapes}, not {tuple(expected.shape)}")
         both = torch.cat([scores - expected, single - expected[:1]]).abs()
         # A NaN counts as an infinite difference.
         difference = max(difference, both.nan_to_num(nan=torch.inf).max().item())
@@ -275,3 +284,78 @@ def compared(
     if not difference <= limit:
         raise RunFailed(f"export: the file differs from the network: {check}; nothing is kept")
     return check
+
+
+# Reading a child back
+
+
+def load_child(path: str | Path, model: str | nn.Module | None = None) -> nn.Module:
+    """Load an exported folder as an ordinary module in eval mode.
+
+    Nothing in the folder is executed, so it may come from anybody.
+
+    Args:
+        path: A folder that `joslim.export` has written.
+        model: The network, if it is your own: a module, or "package.module:function".
+
+    Returns:
+        The child (subnet) with its own weights and BatchNorm statistics.
+
+    Raises:
+        UserError: The folder is damaged, of a newer version, or its network is your own and was not
+            given.
+
+    Examples:
+        >>> run = joslim.load("runs/digits")
+        >>> _ = joslim.export(run, run.front[0], "child")
+        >>> child = joslim.load_child("child")
+        >>> child(torch.zeros(1, 3, 8, 8)).shape
+        torch.Size([1, 10])
+    """
+    check_model(model)
+    facts = facts_of_child(Path(path))
+    version = json_count(json_value(facts, "format", CONFIG), f"{CONFIG}.format", 1, 10**6)
+    if version != FORMAT:
+        raise UserError(
+            f"child: {str(path)!r} has format {version}, this joslim reads {FORMAT}; "
+            "export it again, or type pip install -U joslim"
+        )
+    module = child_of(facts, network_of(facts, path, model))
+    file = Path(path) / WEIGHTS
+    try:
+        load_weights(module, file)
+    except (OSError, SafetensorError, RuntimeError, MemoryError) as error:
+        line = (str(error) or type(error).__name__).splitlines()[-1].strip()
+        raise UserError(f"child: {str(file)!r} cannot be loaded: {line}") from error
+    return module.eval()
+
+
+def network_of(facts: dict[str, Any], path: str | Path, model: str | nn.Module | None) -> nn.Module:
+    """The network of the child. Code that a file names is not imported: the user gives it again."""
+    if isinstance(model, nn.Module):
+        return model
+    name = json_name(json_value(facts, "model", CONFIG), f"{CONFIG}.model")
+    if model is None and (":" in name or name.startswith("<")):
+        raise UserError(
+            f"model: the child is of {name!r}, which is not imported because a file says so; "
+            f"give it again: joslim.load_child({str(path)!r}, model=...)"
+        )
+    classes = json_rows(facts, "classes", CONFIG, MOST_CLASSES)
+    with torch.random.fork_rng(devices=[]):
+        return load_blank(model or name, len(classes))
+
+
+def child_of(facts: dict[str, Any], full: nn.Module) -> nn.Module:
+    """Cut the network to the child's channels; its weights are still to be loaded."""
+    sizes = json_rows(facts, "shape", CONFIG, most=3, least=3)
+    shape = tuple(json_count(size, f"{CONFIG}.shape", 1, MOST_PIXELS) for size in sizes)
+    if math.prod(shape) > MOST_VALUES:
+        raise UserError(f"{CONFIG}.shape: {shape} is more than {MOST_VALUES} values")
+    low = json_value(facts, "low", CONFIG)
+    net, _ = make_net(full, shape, None if low is None else json_number(low, f"{CONFIG}.low"))
+    try:
+        widths = net.space.of_counts(counts_of_json(facts, net.space, CONFIG))
+    except ValueError as error:
+        raise UserError(f"child: its channels do not fit the network: {error}") from error
+    child = net._cut(widths)
+    return child.to_empty(device="cpu") if net.example[0].is_meta else child

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,11 +68,9 @@ def export_children_int8(
     """Write several children into one new folder, as export_children does."""
     FORMATS["onnx"].check_installed()
     data = data_of(run)
-
-    def write(point: Any, file: Path) -> Quantized:
-        return write_int8(run, point, file, data)
-
-    return write_several(points, path, ".onnx", write, overwrite)
+    return write_several(
+        points, path, ".onnx", lambda p, file: write_int8(run, p, file, data), overwrite
+    )
 
 
 def write_int8(run: Run, point: Any, file: Path, data: Data | None) -> Quantized:
@@ -117,11 +114,14 @@ def quantize(source: Path, target: Path, images: Tensor) -> None:
     """Quantize weights for each channel, activations by their range on the images."""
     from onnxruntime.quantization import quantize_static  # type: ignore[import-untyped]
 
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # onnxruntime's advice on the files of other exporters
     try:
-        with quiet():
-            quantize_static(str(source), str(target), Batches(images), per_channel=True)
+        quantize_static(str(source), str(target), Batches(images), per_channel=True)
     except Exception as error:
         raise RunFailed(f"export: cannot quantize this network: {reason(error)}") from error
+    finally:
+        logging.disable(before)
 
 
 class Batches:
@@ -133,20 +133,6 @@ class Batches:
     def get_next(self) -> dict[str, Any] | None:
         batch = next(self.batches, None)
         return None if batch is None else {INPUT: batch.numpy()}
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return iter(self.get_next, None)
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Silence onnxruntime's advice on the files of other exporters."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(before)
 
 
 def timed(forwards: tuple[Forward, Forward], image: Tensor) -> tuple[float, float]:

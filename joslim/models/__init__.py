@@ -4,8 +4,8 @@
 
 1. Write `regnet.py` in this folder: an ordinary `nn.Module` with torchvision's names, so that its
    weights load, and a function `regnet_y_400mf(num_classes=1000)` that returns it. End `__init__`
-   with `init_weights(self)`. `joslim.slim` makes it slimmable later; in `forward`, read sizes from
-   tensors (`x.shape[1]`), because a literal size freezes its layer.
+   with `init_weights(self)` of `resnet.py`. In `forward`, read sizes from tensors (`x.shape[1]`),
+   because a literal size freezes its layer when `joslim.slim` makes the network slimmable.
 2. Give the class an attribute `slim_defaults`: `"input"` (channels, height, width) is needed, and
    `"low"`, `"keep"`, `"tie"` and `"divisor"` are defaults for the options of `joslim.slim`.
 3. Import the function below, and add it to `MODELS` and `__all__`. `--model regnet_y_400mf` works
@@ -27,20 +27,21 @@ from collections.abc import Callable
 
 from torch import nn
 
-from .cifar_resnet import (
+from .mobilenet import mobilenet_v2, mobilenet_v3_large
+from .resnet import (
     resnet8,
+    resnet18,
     resnet20,
     resnet20_2x,
     resnet20_3x,
     resnet20_4x,
     resnet20_5x,
     resnet32,
+    resnet34,
     resnet44,
+    resnet50,
     resnet56,
 )
-from .mobilenet_v2 import mobilenet_v2
-from .mobilenet_v3 import mobilenet_v3_large
-from .resnet import resnet18, resnet34, resnet50
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "resnet8": resnet8,

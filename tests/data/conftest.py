@@ -33,9 +33,9 @@ def pixels(rng: np.random.Generator, *shape: int) -> np.ndarray:
     return rng.integers(0, 256, shape, dtype=np.uint8)
 
 
-def write_pickle(path: Path, content: dict[bytes, Any]) -> None:
+def write_pickle(path: Path, content: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(pickle.dumps(content, protocol=2))
+    path.write_bytes(pickle.dumps(content, protocol=3))
 
 
 def fake_cifar(name: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> cifar.Cifar:
@@ -45,12 +45,12 @@ def fake_cifar(name: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> cifar.
     for file in (*real.train, real.test):
         count = TEST if file == real.test else TRAIN // len(real.train)
         content = {
-            b"data": pixels(rng, count, 3072),
-            real.label_key.encode(): [i % 10 for i in range(count)],
-            b"filenames": [b"a.png"] * count,
+            "data": pixels(rng, count, 3072),
+            real.label_key: [i % 10 for i in range(count)],
+            "filenames": ["a.png"] * count,
         }
         write_pickle(root / file, content)
-    write_pickle(root / real.meta, {real.class_key.encode(): [b"c%d" % i for i in range(10)]})
+    write_pickle(root / real.meta, {real.class_key: [f"c{i}" for i in range(10)]})
     members = {file: md5(root / file) for file in real.archive.members}
     fake = dataclasses.replace(
         real, archive=dataclasses.replace(real.archive, members=members), test_count=TEST

@@ -13,7 +13,6 @@ from joslim.data.base import (
     Data,
     Options,
     balanced_order,
-    balanced_subset,
     carve,
     validation_count,
 )
@@ -99,7 +98,7 @@ def test_every_prefix_is_balanced(labels: np.ndarray) -> None:
 def test_it_is_spread_over_each_class() -> None:
     """Files are often sorted by class, and by time within a class."""
     labels = np.repeat(np.arange(10), 100)
-    within = balanced_subset(labels, 200) % 100
+    within = balanced_order(labels)[:200] % 100
     assert 40 < within.mean() < 60
     assert np.histogram(within, bins=4, range=(0, 100))[0].min() > 30
 
@@ -134,15 +133,11 @@ def test_what_is_no_validation_part(val: float) -> None:
         validation_count(100, val)
 
 
-@given(LABELS, st.integers(1, 300))
-def test_subsets(labels: np.ndarray, limit: int) -> None:
-    chosen = balanced_subset(labels, limit)
-    assert len(chosen) == min(limit, len(labels))
-    assert (np.diff(chosen) > 0).all()
-    assert {*chosen} <= {*balanced_subset(labels, limit + 1)}, "a larger one contains a smaller"
-
-
-def test_no_limit_is_everything() -> None:
-    assert balanced_subset(np.zeros(5, dtype=int), None).tolist() == [0, 1, 2, 3, 4]
+@pytest.mark.parametrize("limit", [1, 5, 12])
+def test_limits_of_a_sweep(limit: int) -> None:
+    sweep = Numbers().sweep("train", 4, limit)
+    assert len(sweep.indices) == limit
+    assert (np.diff(sweep.indices) > 0).all()
+    assert {*sweep.indices} <= {*Numbers().sweep("train", 4, limit + 1).indices}
     with pytest.raises(UserError, match="limit: 0 images"):
-        balanced_subset(np.zeros(5, dtype=int), 0)
+        Numbers().sweep("train", 4, 0)

@@ -11,11 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from joslim.data import cifar, load_data
-from joslim.data.cifar import _Unpickler, read_pickle
+from joslim.data.cifar import read_pickle
 from joslim.errors import UserError
 
 SETS = ["cifar10", "cifar100"]
@@ -47,7 +45,7 @@ def test_pixels_and_labels_are_those_of_the_files(name: str, tmp_path: Path) -> 
     assert (data.shape, data.recipe, data.name) == ((3, 32, 32), "cifar", name)
     assert (data.shift, data.flip) == (4, True)  # type: ignore[attr-defined]
     rows = [
-        pickle.loads((tmp_path / file).read_bytes())[b"data"].reshape(-1, 3, 32, 32)
+        pickle.loads((tmp_path / file).read_bytes())["data"].reshape(-1, 3, 32, 32)
         for file in facts(name).train
     ]
     mean, std = (torch.tensor(values)[:, None, None] for values in (data.mean, data.std))
@@ -107,40 +105,17 @@ class Runs:
         return self.call
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({b"data": Runs(os.system, "touch trap")}, r"is refused: it asks to run '\w+.system'"),
-        ({b"data": [1, 2]}, "data is not an array of bytes"),
-        ({b"data": np.zeros((60, 3072), dtype=np.int64)}, "data is not an array of bytes"),
-        ({b"data": np.zeros((60, 3071), dtype=np.uint8)}, r"\(60, 3071\) pixels do not fit"),
-        ({b"data": np.zeros((1, 3072), dtype=np.uint8)}, "pixels do not fit"),
-        ({b"labels": [b"a"] * 60, b"fine_labels": [b"a"] * 60}, "labels are not whole numbers"),
-        ({b"labels": [70] * 60, b"fine_labels": [70] * 60}, "label 70; allowed: 0 to 9"),
-    ],
-)
-def test_files_with_something_else_inside(
-    make_case: Callable[[str], Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    change: dict[bytes, Any],
-    message: str,
+def test_a_file_that_runs_something(
+    make_case: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_case("cifar100")
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "cifar-100-python" / "train"
-    content = pickle.loads(path.read_bytes())
-    repickled(path, "cifar100", monkeypatch, {**content, **change})
-    with pytest.raises(UserError, match=message) as caught:
+    content = {**pickle.loads(path.read_bytes()), "data": Runs(os.system, "touch trap")}
+    repickled(path, "cifar100", monkeypatch, content)
+    with pytest.raises(UserError, match=r"^data: a file asks to run '\w+.system'"):
         load_data("cifar100", root=tmp_path)
-    assert "\n" not in str(caught.value)
     assert not (tmp_path / "trap").exists()
-
-
-def test_a_key_that_is_missing(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    repickled(tmp_path / facts(name).meta, name, monkeypatch, {"other": 1})
-    with pytest.raises(UserError, match=r"has no '\w+'; it has: other"):
-        load_data(name, root=tmp_path)
 
 
 @pytest.mark.skipif("JOSLIM_DATA" not in os.environ, reason="JOSLIM_DATA names no real data")
@@ -161,27 +136,6 @@ def test_the_real_files(name: str) -> None:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "train"
-
-
-@pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4])
-def test_what_numpy_writes(path: Path, protocol: int) -> None:
-    array = np.arange(24, dtype=np.uint8).reshape(2, 12)
-    content = {b"data": array, b"labels": [1, 2], "batch": b"one", "t": (1, None, True)}
-    path.write_bytes(pickle.dumps(content, protocol=protocol))
-    read = read_pickle(path)
-    assert (read["data"] == array).all()
-    assert read["data"].dtype == np.uint8
-    assert read["data"].flags.writeable
-    assert (read["labels"], read["batch"], read["t"]) == ([1, 2], b"one", (1, None, True))
-
-
-@pytest.mark.parametrize("kind", ["<i8", ">i4", "u2", "i1"])
-def test_whole_numbers_of_all_kinds(path: Path, kind: str) -> None:
-    array = np.asfortranarray(np.arange(6).reshape(2, 3).astype(kind))
-    path.write_bytes(pickle.dumps({"data": array}, protocol=2))
-    read = read_pickle(path)["data"]
-    assert (read == array).all()
-    assert read.shape == (2, 3)
 
 
 def test_what_python_2_wrote(path: Path) -> None:
@@ -208,7 +162,7 @@ def test_what_python_2_wrote(path: Path) -> None:
 def test_nothing_is_run(path: Path, function: Any, protocol: int) -> None:
     trap = path.parent / "trap"
     path.write_bytes(pickle.dumps({"data": Runs(function, f"touch {trap}")}, protocol=protocol))
-    with pytest.raises(UserError, match=r"^data: .*train is refused: it asks to run '") as caught:
+    with pytest.raises(UserError, match=r"^data: a file asks to run '") as caught:
         read_pickle(path)
     assert "\n" not in str(caught.value)
     assert not trap.exists()
@@ -225,64 +179,6 @@ def test_nothing_is_run(path: Path, function: Any, protocol: int) -> None:
 )
 def test_names_that_are_almost_allowed(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    with pytest.raises(UserError, match=r"is refused: it asks to run") as caught:
+    with pytest.raises(UserError, match=r"^data: a file asks to run .*; it is refused$") as caught:
         read_pickle(path)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        np.array([object()]),
-        np.array([1.5]),
-        np.array(["text"]),
-        np.zeros(2, dtype=[("a", "u1")]),
-    ],
-    ids=["objects", "floats", "text", "records"],
-)
-def test_arrays_of_other_things(path: Path, content: np.ndarray) -> None:
-    path.write_bytes(pickle.dumps({"data": content}, protocol=2))
-    with pytest.raises(UserError, match=r"train (is refused|cannot be read)"):
-        read_pickle(path)
-
-
-@pytest.mark.parametrize("name", [b"numpy\nndarray", b"numpy\ndtype", b"_codecs\nencode"])
-def test_allowed_names_cannot_be_changed(path: Path, name: bytes) -> None:
-    """BUILD sets attributes, which must not reach the functions that later pickles use."""
-    path.write_bytes(b"c" + name + b"\nN}(X\x04\x00\x00\x00codeK\x01u\x86b.")
-    with pytest.raises(UserError, match=r"cannot be read: AttributeError|holds function"):
-        read_pickle(path)
-    path.write_bytes(b"c" + name + b"\n.")
-    assert not hasattr(_Unpickler(path.open("rb")).load(), "code")
-
-
-@pytest.mark.parametrize("content", [b"", b"nonsense", b"\x80\x04", b"Pid\n.", b"\x82\x01."])
-def test_broken_pickles(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
-    with pytest.raises(UserError, match=r"^data: .*train (cannot be read|is refused)") as caught:
-        read_pickle(path)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_pickle_of_something_else(path: Path) -> None:
-    path.write_bytes(pickle.dumps([1, 2]))
-    with pytest.raises(UserError, match="holds list, a dictionary is needed"):
-        read_pickle(path)
-    with pytest.raises(UserError, match="cannot be read: FileNotFoundError"):
-        read_pickle(path.with_name("nowhere"))
-
-
-GOOD = pickle.dumps({b"data": np.arange(30, dtype=np.uint8), b"labels": [1, 2]}, protocol=2)
-
-
-@given(st.integers(0, len(GOOD) - 1), st.integers(0, 255), st.booleans())
-def test_damaged_files(tmp_path_factory: Any, at: int, byte: int, cut: bool) -> None:
-    """Whatever a damaged file holds, it is read or refused in one line."""
-    path = tmp_path_factory.getbasetemp() / "damaged"
-    path.write_bytes(GOOD[:at] if cut else GOOD[:at] + bytes([byte]) + GOOD[at + 1 :])
-    refusal = ""
-    try:
-        read_pickle(path)
-    except UserError as error:
-        refusal = str(error)
-    assert "\n" not in refusal

@@ -16,7 +16,6 @@ from joslim.data.download import (
     data_root,
     extract,
     official_file,
-    one_line,
     verified,
 )
 from joslim.errors import UserError
@@ -152,8 +151,3 @@ def test_where_data_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("JOSLIM_DATA", "/elsewhere")
     assert data_root(None) == Path("/elsewhere")
     assert data_root("/given") == Path("/given")
-
-
-def test_one_line() -> None:
-    assert one_line(ValueError("first\nsecond")) == "ValueError: first"
-    assert one_line(EOFError()) == "EOFError"

@@ -1,7 +1,6 @@
 """Runs of untrained networks, which are enough to export, and one child of each family."""
 
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -14,24 +13,21 @@ import joslim
 from joslim.deploy.exporting import Check, compared, metadata, scores_in_place
 from joslim.formats import FORMATS, Child
 from joslim.front import Front, Point
-from joslim.models.cifar_resnet import resnet8
-from joslim.models.resnet import Bottleneck, ResNet
+from joslim.models import mobilenet
+from joslim.models.resnet import Bottleneck, ResNet, resnet8
 from joslim.runs.config import config_of
 from joslim.runs.folder import SAMPLES, RunFolder
 from joslim.runs.run import Run
 
-mobilenet_v2, mobilenet_v3 = (
-    import_module(f"joslim.models.{name}") for name in ("mobilenet_v2", "mobilenet_v3")
-)
 CLASSES = ["ant", "bee", "cat", "dog"]
 # A short network of each family: every kind of block is in it, and tracing takes its time.
 SHORT_V2 = ((1, 16, 1, 1), (6, 24, 2, 2))
-SHORT_V3 = tuple(mobilenet_v3.BLOCKS[position] for position in (0, 3, 7))
+SHORT_V3 = tuple(mobilenet.BLOCKS[position] for position in (0, 3, 7))
 FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "resnet8": lambda: resnet8(num_classes=4),
     "bottleneck": lambda: ResNet(Bottleneck, (1, 1, 1, 1), num_classes=4),
-    "mobilenet_v2": lambda: mobilenet_v2.MobileNetV2(num_classes=4),
-    "mobilenet_v3": lambda: mobilenet_v3.MobileNetV3(num_classes=4),
+    "mobilenet_v2": lambda: mobilenet.MobileNetV2(num_classes=4),
+    "mobilenet_v3": lambda: mobilenet.MobileNetV3(num_classes=4),
 }
 
 
@@ -64,8 +60,8 @@ def families(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, 
     for name, model in FAMILIES.items():
         place = tmp_path_factory.mktemp(name)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(mobilenet_v2, "STAGES", SHORT_V2)
-            patch.setattr(mobilenet_v3, "BLOCKS", SHORT_V3)
+            patch.setattr(mobilenet, "STAGES", SHORT_V2)
+            patch.setattr(mobilenet, "BLOCKS", SHORT_V3)
             run = run_of(model(), name, (3, 16, 16), place / "run")
         widths = run.front[0].widths
         samples = torch.randn(5, 3, 16, 16)

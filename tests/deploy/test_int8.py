@@ -55,7 +55,7 @@ def test_what_is_printed() -> None:
 
 
 def test_batches_end() -> None:
-    sizes = [len(batch["images"]) for batch in Batches(torch.zeros(70, 1))]
+    sizes = [len(batch["images"]) for batch in iter(Batches(torch.zeros(70, 1)).get_next, None)]
     assert sizes == [32, 32, 6]
 
 
