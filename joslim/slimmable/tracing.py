@@ -125,6 +125,7 @@ class Tracer(TorchFunctionMode):
         self.stack: list[str] = []
         self.op = ""
         self.why = ""
+        self.result: Any = None
         self._nodes: Any = WeakIdKeyDictionary()
         self._owners: dict[int, str] = {}
         self._current: Op | None = None
@@ -318,6 +319,7 @@ class Tracer(TorchFunctionMode):
             macs: Its multiply-adds as torch counts them.
             unknown: Kernels that multiply and that torch cannot count.
         """
+        self.result = result
         outputs = tensors_in(result)
         inputs = tensors_in((args, kwargs))
         reads = [self.node(tensor) for tensor in inputs]
@@ -331,7 +333,7 @@ class Tracer(TorchFunctionMode):
         try:
             if found is None:
                 raise op_rules.NoRule
-            answer = found(self, result, args, kwargs)
+            answer = found.apply(self, *args, **kwargs)
             self._write(outputs, inputs, answer)
             self._compare(macs, unknown)
         except (op_rules.NoRule, IndexError, ValueError, TypeError, KeyError, AttributeError):

@@ -500,8 +500,7 @@ def test_an_einsum_that_sums_first_is_priced_as_torch_counts_it():
 
 def test_every_rule_can_be_called_with_what_torch_passes():
     for name, found in op_rules.RULES.items():
-        first_two = list(found.signature.parameters)[:2]
-        assert first_two == ["t", "result"], name
+        assert next(iter(inspect.signature(found.apply).parameters)) == "t", name
         assert found.reuses in ("", "view", "in place"), name
 
 

@@ -175,7 +175,7 @@ def test_a_rule_that_miscounts_is_named(monkeypatch):
         t._current.multiplies *= 2
         return axes
 
-    wrong = op_rules.Rule(twice, linear.signature, linear.reuses)
+    wrong = op_rules.Rule(twice, linear.reuses)
     monkeypatch.setitem(op_rules.RULES, "linear", wrong)
     model = nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 2))
     with pytest.warns(UserWarning, match="linear: 48 counted, 24 by torch's counter in 0"):
