@@ -274,7 +274,7 @@ class Tracer(TorchFunctionMode):
         self.op = name
         self.why = f"{name} in {self.stack[-1] or 'forward'}" if self.stack else name
         for leaf in tree_leaves((args, kwargs)):
-            if isinstance(leaf, DerivedInt):
+            if type(leaf) is DerivedInt:
                 leaf.freeze(self.why)
         plain_args, plain_kwargs = tree_map(without_symbols, (args, kwargs))
         self.check_unseen_kernels()
