@@ -233,7 +233,7 @@ def matmul(t: Tracer, input: Tensor, other: Tensor, **_: Any) -> Axes:
     rows, columns = left[-2:-1], right[-1:] if len(right) > 1 else []
     t.unify(left[-1], right[-2] if columns else right[-1])
     batch = broadcast(t, [left[:-2], right[:-2]])
-    out = right[-1] if columns and t.is_constant(other) else None
+    out = right[-1] if columns and t.node(other).constant else None
     t.layer(other, out, [*batch, *rows, left[-1], *columns], input)
     return [*batch, *rows, *columns]
 

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from joslim.errors import UserError
-from joslim.slimmable.counter import Counter
 from joslim.slimmable.extract import extract_child
 from joslim.slimmable.layer_specs import has_groups, layer_spec
 from joslim.slimmable.layers import SlimmableLayer, restore_layer
@@ -41,7 +40,7 @@ from joslim.slimmable.running import (
     tensors_in,
 )
 from joslim.slimmable.symbolic_axes import Algebra, Locked, Segment, is_fixed, variables
-from joslim.slimmable.tracing import OpFailed, Tracer, trace
+from joslim.slimmable.tracing import Counter, OpFailed, Tracer, trace
 from joslim.space import Widths, WidthSpace
 
 
