@@ -1,7 +1,7 @@
 """`joslim.slim`: make an ordinary network slimmable.
 
 The flow: check the arguments, trace the network (tracing.py), make a plan (plan.py), prove it with
-trial children (extract.py), and change the classes of the layers (net.py).
+trial children, and change the classes of the layers (net.py).
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from joslim.errors import UserError
-from joslim.slimmable.extract import extract_child
 from joslim.slimmable.layer_specs import has_groups, layer_spec
 from joslim.slimmable.layers import SlimmableLayer, restore_layer
-from joslim.slimmable.net import RESERVED, SlimmableNet, make_slimmable
+from joslim.slimmable.net import RESERVED, SlimmableNet, extract_child, make_slimmable
 from joslim.slimmable.plan import (
     DEFAULT_LOW,
     Low,
