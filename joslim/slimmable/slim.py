@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from joslim.errors import UserError
-from joslim.slimmable.layer_specs import has_groups, layer_spec
+from joslim.slimmable.layer_specs import layer_spec
 from joslim.slimmable.layers import SlimmableLayer, restore_layer
 from joslim.slimmable.net import RESERVED, SlimmableNet, extract_child, make_slimmable
 from joslim.slimmable.plan import (
@@ -33,6 +33,7 @@ from joslim.slimmable.plan import (
 )
 from joslim.slimmable.running import (
     agree,
+    all_agree,
     first_line,
     no_side_effects,
     outputs_of,
@@ -208,11 +209,17 @@ def samples_are_independent(model: nn.Module, inputs: tuple[Any, ...], count: in
 
     The first sample is not enough: in a recurrent network it does not depend on the others either.
     """
+
+    def outputs_and_macs(inputs: tuple[Any, ...]) -> tuple[list[Tensor], int]:
+        with no_side_effects(model, training=False), Counter() as counter:
+            outputs = tensors_in(model(*inputs))
+        return outputs, counter.since_last_call()[0]
+
     try:
         inputs = tree_map(made_distinct, inputs)
-        outputs, macs = outputs_and_macs(model, inputs)
+        outputs, macs = outputs_and_macs(inputs)
         for start in (0, count - 1):
-            alone, own_macs = outputs_and_macs(model, samples(inputs, start, start + 1))
+            alone, own_macs = outputs_and_macs(samples(inputs, start, start + 1))
             if count * own_macs != macs or len(alone) != len(outputs):
                 return False
             if not all(is_part(a, b, start, count) for a, b in zip(alone, outputs)):
@@ -230,13 +237,6 @@ def made_distinct(leaf: Any) -> Any:
         return leaf
     generator = torch.Generator().manual_seed(0)
     return leaf + torch.rand(leaf.shape, generator=generator).to(leaf)
-
-
-def outputs_and_macs(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[list[Tensor], int]:
-    """Run the model in eval mode, and return its outputs and their multiply-adds."""
-    with no_side_effects(model, training=False), Counter() as counter:
-        outputs = tensors_in(model(*inputs))
-    return outputs, counter.since_last_call()[0]
 
 
 def is_part(alone: Tensor, whole: Tensor, position: int, count: int) -> bool:
@@ -259,11 +259,11 @@ class Analysis:
         self.options = options
         self._trace(slim_in_groups=set())
         # Where whole groups cannot be dropped, it may still be possible to slim each group.
-        stuck = set()
-        for module, spec in self.specs.items():
-            groups: Any = spec.attributes.get("groups", spec.attributes.get("num_groups"))
-            if has_groups(module) and groups is not None and is_fixed(groups):
-                stuck.add(module)
+        stuck = {
+            module
+            for module, spec in self.specs.items()
+            if spec.groups is not None and is_fixed(spec.groups)
+        }
         if stuck:
             free = self._count_free()
             self._trace(slim_in_groups=stuck)
@@ -302,8 +302,10 @@ class Analysis:
         produced = [p for tracer in self.tracers for p in tracer.produced]
         freeze_unused(self.specs, self.tracers, self.algebra)
         for pattern in self.options.keep:
-            for p in matching("keep", pattern, produced):
-                self.algebra.freeze(p.axis, f"kept, as asked for by {pattern!r}")
+            names = matching("keep", pattern, produced)
+            for p in produced:
+                if p.module in names:
+                    self.algebra.freeze(p.axis, f"kept, as asked for by {pattern!r}")
         while True:
             plan = make_plan(self.model, self.specs, self.tracers, self.options)
             if not len(plan.space):
@@ -351,29 +353,25 @@ def trial_children(space: WidthSpace) -> list[Widths]:
 
 def check_children(net: SlimmableNet, modes: Sequence[bool]) -> None:
     """Check that children run in place equal the extracted ones, in eval and in train mode."""
+
+    def outputs_in_place(widths: Widths, training: bool) -> list[Tensor]:
+        with no_side_effects(net, training), net.at(widths):
+            return outputs_of(net, net.example)
+
     for widths in trial_children(net.space):
         child = net._cut(widths)
         for training in modes:
-            sliced = outputs_at(net, widths, training)
+            in_place = outputs_in_place(widths, training)
             with no_side_effects(child, training):
-                cut = outputs_of(child, net.example)
-            if all_agree(sliced, cut):
+                cut_out = outputs_of(child, net.example)
+            if all_agree(in_place, cut_out):
                 continue
-            if training and not all_agree(outputs_at(net, widths, training), sliced):
+            if training and not all_agree(outputs_in_place(widths, training), in_place):
                 continue  # the outputs are random, so that nothing can be compared
             raise UserError(
                 f"model: a child of {type(net).__name__} cut out differs from the same child "
                 "run in place; its forward must keep state that slim() cannot see"
             )
-
-
-def outputs_at(net: SlimmableNet, widths: Widths, training: bool) -> list[Tensor]:
-    with no_side_effects(net, training), net.at(widths):
-        return outputs_of(net, net.example)
-
-
-def all_agree(ones: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
-    return len(ones) == len(others) and all(map(agree, ones, others))
 
 
 def warn_of_uncounted(net: SlimmableNet) -> None:
