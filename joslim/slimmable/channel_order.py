@@ -303,29 +303,27 @@ def find_permutable(trials: Trials) -> list[Permutable]:
 
 
 def stuck_dims(trials: Trials) -> list[int]:
-    """Return the Dims that cannot be sorted alone, while all others stay as they are."""
-    movable = [dim for dim, units in enumerate(trials.units) if units > 1]
-    stuck: set[int] = set()
-    while found := suspects(trials, [dim for dim in movable if dim not in stuck]):
-        guilty = {dim for dim in found if not trials.draws[0].unchanged_by(shuffled(trials, dim))}
-        stuck |= guilty or found
-    return sorted(stuck)
+    """Return the Dims that cannot be sorted alone, while all others stay as they are.
 
-
-def suspects(trials: Trials, dims: list[int]) -> set[int]:
-    """Return the members of sets of Dims that change the output when all are permuted at random.
-
-    The bits of the position of a Dim in the list define the sets. So any two Dims are apart in one
-    of the sets, and cannot cancel each other's changes in all of them.
+    Sets of Dims are permuted at random, as the bits of the position of a Dim in the list define
+    them. So any two Dims are apart in one of the sets, and cannot cancel each other's changes in
+    all of them.
     """
-    found: set[int] = set()
-    for bit in range((len(dims) - 1).bit_length() or 1):
-        for side in (0, 1):
-            members = [dim for place, dim in enumerate(dims) if place >> bit & 1 == side]
-            moves = {dim: order for d in members for dim, order in shuffled(trials, d).items()}
-            if not trials.draws[bit % DRAWS].unchanged_by(moves):
-                found |= set(members)
-    return found
+    dims = [dim for dim, units in enumerate(trials.units) if units > 1]
+    stuck: set[int] = set()
+    while True:
+        suspects: set[int] = set()
+        for bit in range((len(dims) - 1).bit_length() or 1):
+            for side in (0, 1):
+                members = [dim for place, dim in enumerate(dims) if place >> bit & 1 == side]
+                moves = {dim: order for d in members for dim, order in shuffled(trials, d).items()}
+                if not trials.draws[bit % DRAWS].unchanged_by(moves):
+                    suspects |= set(members)
+        if not suspects:
+            return sorted(stuck)
+        trial = trials.draws[0]
+        stuck |= {d for d in suspects if not trial.unchanged_by(shuffled(trials, d))} or suspects
+        dims = [dim for dim in dims if dim not in stuck]
 
 
 def shuffled(trials: Trials, dim: int) -> dict[int, Tensor]:

@@ -67,10 +67,20 @@ def make_layer_slimmable(
     module: nn.Module, plan: LayerPlan | None, mixins: tuple[type, ...] = ()
 ) -> None:
     """Make a module slimmable, at full width."""
-    names = tuple(sorted(plan.tensors)) if plan else ()
-    module.__dict__.update(layer_state(plan, None, module) if plan else {})
+    plan = plan or LayerPlan({}, {})
+    names = tuple(sorted(plan.tensors))
+    module.__dict__.update(layer_state(plan, None, module))
     module._slim_views, module._slim_copies = {}, {}  # type: ignore[assignment]
-    module._slim_axes = sliced_axes(plan) if plan else {}  # type: ignore[assignment]
+    # For each tensor: (axis, number of its layout, attribute with its active size).
+    numbers = {layout: i for i, layout in enumerate(layouts_of(plan))}
+    module._slim_axes = {  # type: ignore[assignment]
+        name: tuple(
+            (axis, numbers[layout], f"{PREFIX}size{numbers[layout]}")
+            for axis, layout in enumerate(plan.tensors[name])
+            if layout.slimmable
+        )
+        for name in names
+    }
     if isinstance(module, _NormBase):
         norm_state = {"all_full": True, "own": None, "collecting": False, "batch": False}
         module.__dict__.update({PREFIX + name: value for name, value in norm_state.items()})
@@ -91,19 +101,6 @@ def layouts_of(plan: LayerPlan) -> list[Layout]:
     """Return the distinct slimmable axes of a layer: a conv has two, its inputs and outputs."""
     layouts = (layout for axes in plan.tensors.values() for layout in axes if layout.slimmable)
     return list(dict.fromkeys(layouts))
-
-
-def sliced_axes(plan: LayerPlan) -> dict[str, tuple[tuple[int, int, str], ...]]:
-    """Return, for each tensor, (axis, number of its layout, attribute with its active size)."""
-    numbers = {layout: i for i, layout in enumerate(layouts_of(plan))}
-    return {
-        name: tuple(
-            (axis, numbers[layout], f"{PREFIX}size{numbers[layout]}")
-            for axis, layout in enumerate(layouts)
-            if layout.slimmable
-        )
-        for name, layouts in plan.tensors.items()
-    }
 
 
 def layer_state(

@@ -137,9 +137,8 @@ def prelu(t: Tracer, input: Tensor, weight: Tensor) -> Axes:
 
 @rule("glu")
 def glu(t: Tracer, input: Tensor, dim: int = -1) -> Axes:
-    axes = list(t.axes(input))
-    axes[dim] = t.rows(axes[dim], 2)
-    return axes
+    axes = t.axes(input)
+    return replaced(axes, dim, t.rows(axes[dim], 2))
 
 
 # --- layers that multiply -------------------------------------------------------------------------
@@ -381,7 +380,7 @@ def unfold(t: Tracer, input: Tensor, kernel_size: Any, *_: Any, **__: Any) -> Ax
 
 @rule("pad")
 def pad(t: Tracer, input: Tensor, pad: Sequence[int], *_: Any, **__: Any) -> Axes:
-    axes = list(t.axes(input))
+    axes = t.axes(input)
     for back, (before, after) in enumerate(zip(pad[::2], pad[1::2]), 1):
         axes[-back] = padded(t, axes[-back], before, after)
     return axes
@@ -452,7 +451,7 @@ def split(t: Tracer, input: Tensor, split_size_or_sections: Any, dim: int = 0) -
 
 @rule("unbind")
 def unbind(t: Tracer, input: Tensor, dim: int = 0) -> Axes:
-    axes = list(t.axes(input))
+    axes = t.axes(input)
     t.freeze(axes.pop(dim))
     return axes
 
@@ -552,42 +551,6 @@ def factored(t: Tracer, axis: Axis, wanted: list[int], shape: list[int]) -> Axes
     return [fixed(shape[0]), *factored(t, row, wanted[1:], shape[1:])]
 
 
-@rule("permute", reuses="view")
-def permute(t: Tracer, input: Tensor, *dims: Any, **kw: Any) -> Axes:
-    axes = t.axes(input)
-    return [axes[dim] for dim in unpacked(kw.get("dims", dims))]
-
-
-@rule("transpose", "swapaxes", "swapdims", reuses="view")
-def transpose(t: Tracer, input: Tensor, dim0: int, dim1: int) -> Axes:
-    axes = list(t.axes(input))
-    axes[dim0], axes[dim1] = axes[dim1], axes[dim0]
-    return axes
-
-
-@rule("t", "T", "mT", "adjoint", "H", "mH", reuses="view")
-def matrix_transpose(t: Tracer, input: Tensor) -> Axes:
-    axes = t.axes(input)
-    if len(axes) != 2 and t.op in ("t", "T", "H"):
-        return list(reversed(axes))
-    return [*axes[:-2], *reversed(axes[-2:])]
-
-
-@rule("movedim", "moveaxis", reuses="view")
-def movedim(t: Tracer, input: Tensor, source: int, destination: int) -> Axes:
-    axes = list(t.axes(input))
-    axis = axes.pop(source)
-    axes.insert(destination % input.dim(), axis)
-    return axes
-
-
-@rule("unsqueeze", reuses="view")
-def unsqueeze(t: Tracer, input: Tensor, dim: int) -> Axes:
-    axes = list(t.axes(input))
-    axes.insert(dim % t.result.dim(), fixed(1))
-    return axes
-
-
 @rule("squeeze", reuses="view")
 def squeeze(t: Tracer, input: Tensor, dim: Any = None) -> Axes:
     axes = t.axes(input)
@@ -634,9 +597,8 @@ def repeat_interleave(
 ) -> Axes:
     if not isinstance(repeats, int) or isinstance(repeats, SymbolicInt) or dim is None:
         raise NoRule
-    axes = list(t.axes(input))
-    axes[dim] = scale(axes[dim], repeats)
-    return axes
+    axes = t.axes(input)
+    return replaced(axes, dim, scale(axes[dim], repeats))
 
 
 @rule("__getitem__")
@@ -703,37 +665,46 @@ def sliced(t: Tracer, axis: Axis, part: slice) -> Axis:
     return piece
 
 
-# --- reductions -----------------------------------------------------------------------------------
+# --- permutations and reductions ------------------------------------------------------------------
 
 
 @rule(
     *("mean", "sum", "prod", "amax", "amin", "std", "var", "var_mean", "std_mean", "logsumexp"),
-    *("norm", "vector_norm", "linalg_vector_norm", "argmax", "argmin", "all", "any", "median"),
+    *("norm", "vector_norm", "linalg_vector_norm", "all", "any", "median"),
     *("nanmean", "nansum", "count_nonzero", "aminmax"),
 )
-def reduction(t: Tracer, input: Tensor, *args: Any, keepdim: bool = False, **kw: Any) -> Axes:
-    position = 1 if t.op in ("norm", "vector_norm", "linalg_vector_norm") else 0
-    dim = kw.get("dim", kw.get("axis", args[position] if len(args) > position else None))
-    if isinstance(dim, (bool, torch.dtype)):
-        raise NoRule
+@rule(
+    *("permute", "transpose", "swapaxes", "swapdims", "movedim", "moveaxis", "unsqueeze"),
+    *("t", "T", "mT", "adjoint", "H", "mH"),
+    reuses="view",
+)
+def probe(t: Tracer, input: Tensor, *args: Any, out: Any = None, **kwargs: Any) -> Axes:
+    """Find where the axes go by a trial with a small tensor whose axes have different lengths."""
+    trial = torch.empty(*range(2, input.dim() + 2), dtype=input.dtype, device="meta")
+    result = t.func(trial, *args, **kwargs)
+    t.counter.since_last_call()  # the trial itself does not count
+    shape = (result[0] if isinstance(result, tuple) else result).shape
     axes = t.axes(input)
-    shape = (t.result[0] if isinstance(t.result, tuple) else t.result).shape
-    if t.op in ("argmax", "argmin"):  # the index of a channel has a meaning
-        for axis in axes if dim is None else [axes[dim]]:
+    return [axes[size - 2] if size > 1 else fixed(1) for size in shape]
+
+
+@rule("argmax", "argmin")
+def index_of_extreme(t: Tracer, input: Tensor, *args: Any, **kwargs: Any) -> Axes:
+    axes = probe(t, input, *args, **kwargs)
+    kept = list(axes)
+    for axis in t.axes(input):
+        if axis in kept:
+            kept.remove(axis)
+        else:  # the index of a channel has a meaning
             t.freeze(axis)
-    if dim is None or (isinstance(dim, (tuple, list)) and not dim):
-        return [fixed(1) for _ in shape]
-    dims = {int(d) % len(axes) for d in ((dim,) if isinstance(dim, int) else dim)}
-    if len(shape) == len(axes):
-        return [fixed(1) if d in dims else axis for d, axis in enumerate(axes)]
-    return [axis for d, axis in enumerate(axes) if d not in dims]
+    return axes
 
 
 @rule("max", "min")
 def extreme(t: Tracer, input: Tensor, *args: Any, **kw: Any) -> Axes:
     if args and isinstance(args[0], Tensor):
         return pointwise(t, input, *args)
-    return reduction(t, input, *args, **kw)
+    return probe(t, input, *args, **kw)
 
 
 # --- new tensors ----------------------------------------------------------------------------------

@@ -17,10 +17,8 @@ from joslim.errors import UserError, unknown
 from joslim.slimmable.blueprint import Blueprint, Layer, Layout, Stretch, Term
 from joslim.slimmable.layer_specs import LayerSpec, own_tensors
 from joslim.slimmable.symbolic_axes import (
-    Algebra,
     Axis,
     Var,
-    fixed,
     form,
     is_fixed,
     length,
@@ -86,17 +84,6 @@ class Plan:
         finally:
             for var in self.variables:
                 var.units = var.full
-
-
-def freeze_unused(
-    specs: dict[nn.Module, LayerSpec], tracers: Sequence[Tracer], algebra: Algebra
-) -> None:
-    """Freeze channels that no layer has produced on the example."""
-    made = {var for tracer in tracers for p in tracer.produced for var in form(p.axis)[1]}
-    for spec in specs.values():
-        for axis in spec.axes():
-            for var in set(form(axis)[1]) - made:
-                algebra.bind(var, fixed(var.units, "it did not run on the example"), "")
 
 
 def make_plan(
@@ -198,10 +185,8 @@ def frozen_layers(produced: list[Produced]) -> list[Frozen]:
     """Return the layers whose output channels cannot be slimmed."""
     found: dict[str, Frozen] = {}
     for p in produced:
-        axis = resolve(p.axis)
-        if is_fixed(axis) and p.module not in found:
-            why = next((s.why for s in axis if s.why), "it has a single channel")
-            found[p.module] = Frozen(p.module, length(axis), why)
+        if is_fixed(p.axis) and p.module not in found:
+            found[p.module] = Frozen(p.module, length(p.axis), reason([p.axis]))
     return list(found.values())
 
 
@@ -209,16 +194,20 @@ def unseen_layers(
     model: nn.Module, specs: dict[nn.Module, LayerSpec], produced: list[Produced]
 ) -> Iterator[Frozen]:
     """Yield frozen layers whose output was not seen: recurrent ones, or ones that never ran."""
-    known = {p.module for p in produced}
+    known = {"", *(p.module for p in produced)}
     for name, module in model.named_modules():
-        if not name or name in known or module not in specs:
+        if name in known or module not in specs:
             continue
         tensors = specs[module].tensors
         weights = [axes for n, axes in tensors.items() if n in module._parameters and len(axes) > 1]
         if weights and all(is_fixed(axis) for axes in weights for axis in axes):
-            segments = (segment for axis in weights[0] for segment in resolve(axis))
-            why = next((s.why for s in segments if s.why), "it has a single channel")
-            yield Frozen(name, length(weights[0][0]), why)
+            yield Frozen(name, length(weights[0][0]), reason(weights[0]))
+
+
+def reason(axes: list[Axis]) -> str:
+    """Return why fixed axes cannot be slimmed."""
+    segments = (segment for axis in axes for segment in resolve(axis))
+    return next((s.why for s in segments if s.why), "it has a single channel")
 
 
 class Layouts:

@@ -27,7 +27,6 @@ from joslim.slimmable.plan import (
     Options,
     Plan,
     Tie,
-    freeze_unused,
     make_plan,
     matching,
 )
@@ -143,7 +142,20 @@ def check_fits(model: nn.Module, inputs: tuple[Any, ...]) -> None:
         for module in model.modules()
     ):
         raise UserError("model: it is compiled; slim it first: torch.compile(joslim.slim(m, x))")
-    check_devices(model, inputs)
+    # Networks on the meta device are traced without values.
+    on_meta = {tensor.is_meta for tensor in chain(model.parameters(), model.buffers())}
+    if len(on_meta) > 1:
+        raise UserError(
+            "model: some of its tensors are on the meta device and have no values; type "
+            "model.to_empty(device='cpu') and load its weights first"
+        )
+    for tensor in tensors_in(inputs):
+        if on_meta and tensor.is_meta not in on_meta:
+            wanted = "meta" if on_meta == {True} else "cpu"
+            raise UserError(
+                f"example_input: it is on the device {tensor.device}, the model is not; type "
+                f"torch.zeros(shape, device={wanted!r})"
+            )
     if taken := [name for name in RESERVED if hasattr(model, name)]:
         raise UserError(f"model: it has an attribute {taken[0]!r}, which joslim needs; rename it")
     try:
@@ -154,23 +166,6 @@ def check_fits(model: nn.Module, inputs: tuple[Any, ...]) -> None:
         raise UserError(
             f"example_input: {type(model).__name__} does not run on {shapes}: {first_line(error)}"
         ) from error
-
-
-def check_devices(model: nn.Module, inputs: tuple[Any, ...]) -> None:
-    """Check that model and example are both on the meta device (tracing without values) or not."""
-    on_meta = {tensor.is_meta for tensor in chain(model.parameters(), model.buffers())}
-    if len(on_meta) > 1:
-        raise UserError(
-            "model: some of its tensors are on the meta device and have no values; type "
-            "model.to_empty(device='cpu') and load its weights first"
-        )
-    wanted = "meta" if on_meta == {True} else "cpu"
-    for tensor in tensors_in(inputs):
-        if on_meta and tensor.is_meta not in on_meta:
-            raise UserError(
-                f"example_input: it is on the device {tensor.device}, the model is not; type "
-                f"torch.zeros(shape, device={wanted!r})"
-            )
 
 
 def first_sample(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -300,7 +295,10 @@ class Analysis:
     def settled_plan(self) -> Plan:
         """Return a plan under which trial children have the expected sizes."""
         produced = [p for tracer in self.tracers for p in tracer.produced]
-        freeze_unused(self.specs, self.tracers, self.algebra)
+        made = {var for p in produced for var in variables(p.axis)}
+        for axis in (axis for spec in self.specs.values() for axis in spec.axes()):
+            for var in variables(axis) - made:
+                self.algebra.freeze((Segment(var, 1),), "it did not run on the example")
         for pattern in self.options.keep:
             names = matching("keep", pattern, produced)
             for p in produced:

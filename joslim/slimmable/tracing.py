@@ -131,12 +131,13 @@ class Tracer(TorchFunctionMode):
         self.failure: OpFailed | None = None
         # Names of the modules that are running, the innermost last.
         self.stack = [""]
-        # The operation that is running: its name, its place and its result, for the rules.
+        # The operation that is running, for the rules.
         self.op = ""
         self.why = ""
+        self.func: Any = None
         self.result: Any = None
         self._current = Op("", "", [], [], "")
-        self._nodes: Any = WeakIdKeyDictionary()
+        self.nodes: Any = WeakIdKeyDictionary()
         self._numbers = 0
 
     # Methods for the rules.
@@ -220,13 +221,6 @@ class Tracer(TorchFunctionMode):
         if found not in self.uncounted:
             self.uncounted.append(found)
 
-    def made_by_torch(self, inputs: list[Tensor], outputs: list[Tensor]) -> bool:
-        """Tell whether the outputs come from operations that were seen, or are the inputs."""
-        with torch._C.DisableTorchFunction():
-            given = {x.untyped_storage().data_ptr() for x in inputs}
-            new = [y for y in outputs if y.untyped_storage().data_ptr() not in given]
-        return all(y in self._nodes for y in new)
-
     def freeze_outside_torch(self, name: str, tensors: list[Tensor]) -> None:
         """Freeze tensors that are processed outside of torch, at an unknown cost."""
         for axis in (axis for x in tensors for axis in self.axes(x)):
@@ -236,22 +230,14 @@ class Tracer(TorchFunctionMode):
     # Tensors.
 
     def node(self, tensor: Tensor) -> Node:
-        known = self._nodes.get(tensor)
+        known = self.nodes.get(tensor)
         return known or self.remember(tensor, [fixed(size) for size in tensor.shape])
 
     def remember(self, tensor: Tensor, axes: Axes, owner: str = "") -> Node:
         node = Node(self._numbers, axes, owner)
         self._numbers += 1
-        self._nodes[tensor] = node
+        self.nodes[tensor] = node
         return node
-
-    def remember_constant(self, tensor: Tensor, axes: Axes, owner: str) -> None:
-        """Register a parameter or buffer. If several modules share it, it has one set of axes."""
-        if known := self._nodes.get(tensor):
-            for a, b in zip(known.axes, axes):
-                self.algebra.unify(a, b, "shared by two modules")
-        else:
-            self.remember(tensor, axes, owner)
 
     def last_variables(self) -> set[Var]:
         """Return the Vars of the last operation that has any."""
@@ -267,7 +253,7 @@ class Tracer(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         name = op_name(func)
-        self.op = name
+        self.op, self.func = name, func
         self.why = f"{name} in {self.stack[-1] or 'forward'}"
         for leaf in tree_leaves((args, kwargs)):
             if type(leaf) is DerivedInt:
@@ -460,7 +446,10 @@ def intercept_autograd_functions(tracer: Tracer) -> Iterator[None]:
     def apply(function: Any, *args: Any, **kwargs: Any) -> Any:
         result = super(kind, function).apply(*args, **kwargs)
         inputs, outputs = tensors_in((args, kwargs)), tensors_in(result)
-        if not tracer.made_by_torch(inputs, outputs):
+        with torch._C.DisableTorchFunction():
+            given = {x.untyped_storage().data_ptr() for x in inputs}
+            new = [y for y in outputs if y.untyped_storage().data_ptr() not in given]
+        if not all(y in tracer.nodes for y in new):
             tracer.freeze_outside_torch(function.__name__, inputs)
         return result
 
@@ -514,7 +503,12 @@ def trace(
     names = {module: name for name, module in model.named_modules()}
     for module, spec in specs.items():
         for name, tensor in own_tensors(module).items():
-            tracer.remember_constant(tensor, spec.tensors[name], names[module] or name)
+            axes = spec.tensors[name]
+            if known := tracer.nodes.get(tensor):  # several modules share it
+                for a, b in zip(known.axes, axes):
+                    algebra.unify(a, b, "shared by two modules")
+            else:
+                tracer.remember(tensor, axes, owner=names[module] or name)
     buffers = [
         (module, name, buffer, buffer._version)
         for module in specs

@@ -504,6 +504,19 @@ def test_every_rule_can_be_called_with_what_torch_passes():
         assert found.reuses in ("", "view", "in place"), name
 
 
+def test_the_index_along_one_of_two_equal_axes_freezes():
+    def likest(a):
+        return torch.einsum("nchw,ndhw->ncd", a, a).argmax(2).float()
+
+    net = joslim.slim(Tiny(likest), EXAMPLE)
+    assert "a" in {frozen.layer for frozen in net.frozen}
+
+
+def test_axes_that_move_in_pairs_are_followed():
+    net = joslim.slim(Tiny(lambda a: a.movedim((1, 2), (2, 3)).movedim((2, 3), (1, 2))), EXAMPLE)
+    assert "a" in {dim.name for dim in net.space.dims}
+
+
 @pytest.mark.parametrize("name", ["relu", "sigmoid", "erf", "add", "pow", "atan2"])
 def test_torch_knows_what_goes_element_by_element(name):
     assert op_rules.is_pointwise(name)
