@@ -104,8 +104,13 @@ def sort_channels(net: SlimmableNet, importance: str | Importance = "product") -
         if importance not in IMPORTANCE:
             raise unknown("importance", importance, IMPORTANCE)
         importance = IMPORTANCE[importance]
-    scores = checked_scores(net, importance(net))
-    units = units_of(net)
+    units, scores = units_of(net), importance(net)
+    sizes = [tuple(score.shape) for score in scores]
+    if sizes != (needed := [(count,) for count in units]):
+        raise UserError(f"importance: shapes {sizes} given, one number for each unit: {needed}")
+    if not all(score.isfinite().all() for score in scores):
+        raise UserError("importance: some are not finite numbers, so there is no order")
+    scores = [score.detach().double().cpu() for score in scores]
     found = find_permutable(Trials(net))
     entire = [p for p in found if len(p.dims) == 1 and len(p.units) == units[p.dims[0]]]
     # A final check with the real weights; if it fails, parts of Dims are left out.
@@ -404,17 +409,6 @@ def kept_units(net: SlimmableNet, permutable: Sequence[Permutable]) -> list[Kept
 
 
 # --- importance -----------------------------------------------------------------------------------
-
-
-def checked_scores(net: SlimmableNet, scores: Sequence[Tensor]) -> list[Tensor]:
-    """Check that there is one finite number for each unit of each Dim."""
-    sizes = [tuple(score.shape) for score in scores]
-    needed = [(units,) for units in units_of(net)]
-    if sizes != needed:
-        raise UserError(f"importance: shapes {sizes} given, one number for each unit: {needed}")
-    if not all(score.isfinite().all() for score in scores):
-        raise UserError("importance: some are not finite numbers, so there is no order")
-    return [score.detach().double().cpu() for score in scores]
 
 
 @dataclass(frozen=True)

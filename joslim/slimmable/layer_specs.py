@@ -42,15 +42,9 @@ class LayerSpec:
 
 
 def layer_spec(module: nn.Module, whole_groups: bool) -> LayerSpec:
-    """Return the spec of a module.
-
-    Args:
-        module: Any module.
-        whole_groups: Whether a grouped layer drops whole groups, or channels in each group.
-    """
-    makers = (make for applies, make in SPECS if applies(module))
-    make = next(makers, lambda module, whole_groups: LayerSpec())
-    spec = make(module, whole_groups)
+    """Return the spec of a module; a grouped one drops whole groups, or channels in each group."""
+    make = next((make for applies, make in SPECS if applies(module)), None)
+    spec = make(module, whole_groups) if make else LayerSpec()
     known, spec.tensors = spec.tensors, {}
     for name, tensor in own_tensors(module).items():
         axes = known.get(name, [])

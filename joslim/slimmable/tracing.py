@@ -486,18 +486,11 @@ def trace(
     algebra: Algebra,
     training: bool,
 ) -> Tracer:
-    """Run the model once and equate axes. Outputs freeze, because they must keep their shape.
+    """Run the model, or a trial child, once and equate axes.
 
-    Args:
-        model: The model, or a trial child.
-        inputs: Inputs of the model.
-        specs: The axes of the tensors of its modules.
-        algebra: Binds the Vars of the axes; once locked, the trace only checks.
-        training: Whether to run in train mode.
-
-    Raises:
-        OpFailed: The model raised an error.
-        Locked: Some axes differ from the final plan.
+    `specs` has the axes of the tensors of its modules. Outputs freeze, because they must keep their
+    shape. Once the algebra is locked, the trace only checks, and raises Locked where axes differ
+    from the final plan. OpFailed is raised where the model raised an error.
     """
     tracer = Tracer(algebra)
     names = {module: name for name, module in model.named_modules()}
