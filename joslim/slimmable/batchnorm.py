@@ -46,20 +46,16 @@ def recalibrate(net: nn.Module, batches: Iterable[Any]) -> None:
     for name, part in net.named_modules():
         if isinstance(part, SlimmableNet):
             start = f"{name}." if name else ""
-            own = {norm: rest.pop(norm) for norm in [*rest] if norm.startswith(start)}
-            if own:  # this part has run
-                set_statistics(part, {norm.removeprefix(start): own[norm] for norm in own})
+            own = {n.removeprefix(start): rest.pop(n) for n in [*rest] if n.startswith(start)}
+            if not own:  # this part has not run
+                continue
+            if part.active == part.space.full:
+                part.statistics.pop(part.active, None)
+                set_running_statistics(part, own)
+            else:
+                part.statistics[part.active] = own
+            part._switch(part.active)
     set_running_statistics(net, rest)
-
-
-def set_statistics(net: SlimmableNet, averages: dict[str, Pair]) -> None:
-    """Store the statistics of the active child."""
-    if net.active == net.space.full:
-        net.statistics.pop(net.active, None)
-        set_running_statistics(net, averages)
-    else:
-        net.statistics[net.active] = averages
-    net._switch(net.active)
 
 
 def set_running_statistics(net: nn.Module, averages: dict[str, Pair]) -> None:

@@ -39,8 +39,10 @@ class Layout:
     def slimmable(self) -> bool:
         return any(stretch.dim is not None for stretch in self.stretches)
 
-    def size(self, units: tuple[int, ...]) -> int:
-        """Return the length of the axis in the child with these units of each Dim."""
+    def size(self, units: tuple[int, ...] | None) -> int:
+        """Return the length of the axis in the child with these units of each Dim, or in full."""
+        if units is None:
+            return self.full
         return sum(s.full if s.dim is None else units[s.dim] * s.each for s in self.stretches)
 
     def runs(self, units: tuple[int, ...]) -> list[tuple[int, int]]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, combinations, islice, pairwise
 from typing import Any
 
@@ -32,7 +33,7 @@ from joslim.errors import UserError, unknown
 from joslim.slimmable.blueprint import Layout
 from joslim.slimmable.layer_specs import own_tensors
 from joslim.slimmable.net import SlimmableNet
-from joslim.slimmable.running import agree, no_side_effects, outputs_of
+from joslim.slimmable.running import all_agree, no_side_effects, outputs_of
 
 # Dim -> the new order of its units: position i gets the unit that was at order[i].
 Permutations = Mapping[int, Tensor]
@@ -103,8 +104,13 @@ def sort_channels(net: SlimmableNet, importance: str | Importance = "product") -
         if importance not in IMPORTANCE:
             raise unknown("importance", importance, IMPORTANCE)
         importance = IMPORTANCE[importance]
-    scores = checked_scores(net, importance(net))
-    units = units_of(net)
+    units, scores = units_of(net), importance(net)
+    sizes = [tuple(score.shape) for score in scores]
+    if sizes != (needed := [(count,) for count in units]):
+        raise UserError(f"importance: shapes {sizes} given, one number for each unit: {needed}")
+    if not all(score.isfinite().all() for score in scores):
+        raise UserError("importance: some are not finite numbers, so there is no order")
+    scores = [score.detach().double().cpu() for score in scores]
     found = find_permutable(Trials(net))
     entire = [p for p in found if len(p.dims) == 1 and len(p.units) == units[p.dims[0]]]
     # A final check with the real weights; if it fails, parts of Dims are left out.
@@ -112,16 +118,11 @@ def sort_channels(net: SlimmableNet, importance: str | Importance = "product") -
     for permutable in (found, entire):
         permutations = descending(net, scores, permutable)
         if real.unchanged_by(permutations):
-            permute(net, permutations)
+            move(net, permutations)
+            net.statistics.clear()
+            net._switch(net.active)
             return kept_units(net, permutable)
     return kept_units(net, [])
-
-
-def permute(net: SlimmableNet, permutations: Permutations) -> None:
-    """Permute the units of Dims in every tensor, and forget the statistics of children."""
-    move(net, permutations)
-    net.statistics.clear()
-    net._switch(net.active)
 
 
 @torch.no_grad()
@@ -142,7 +143,6 @@ def sliced_tensors(net: SlimmableNet) -> Iterator[tuple[Tensor, tuple[Layout, ..
     seen: set[int] = set()
     for name, plan in net._slim_net.plans.items():
         for tensor_name, layouts in plan.tensors.items():
-            # Not the attribute, which is the active part of the tensor.
             tensor = own_tensors(modules[name]).get(tensor_name)
             if tensor is not None and id(tensor) not in seen:
                 seen.add(id(tensor))
@@ -174,31 +174,37 @@ class Trial:
     """A copy of a network at full width, in double precision, on which permutations are tried."""
 
     def __init__(self, net: SlimmableNet, example: tuple[Any, ...], seed: int = 0) -> None:
-        self.seed = seed
         try:
-            self._start(net, example, torch.float64)
+            self._start(net, example, seed, torch.float64)
         except (RuntimeError, TypeError):  # forward needs another precision
-            self._start(net, example, torch.float32)
+            self._start(net, example, seed, torch.float32)
 
-    def _start(self, net: SlimmableNet, example: tuple[Any, ...], dtype: torch.dtype) -> None:
+    def _start(
+        self, net: SlimmableNet, example: tuple[Any, ...], seed: int, dtype: torch.dtype
+    ) -> None:
+        def randomised_input(leaf: Any) -> Any:
+            """Replace real tensors. Indices and masks stay, to be valid."""
+            if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
+                return leaf
+            generator = torch.Generator().manual_seed(seed)
+            return torch.randn(leaf.shape, generator=generator, dtype=dtype).to(leaf.device)
+
         self.net = copy.deepcopy(net).to(dtype)
         self.net._switch(self.net.space.full)
-        self.inputs = tree_map(lambda leaf: like(leaf, dtype, self.seed), example)
-        self.modes = [False]
+        self.inputs = tree_map(randomised_input, example)
         with Precision() as seen:
-            self.before = self._outputs()
+            self.before = self._run(training=False)
         self.tolerance = TOLERANCES[torch.float64 if seen.only_double else torch.float32]
-        self.modes = self._modes_to_compare()
-        self.before = self._outputs()
-
-    def _modes_to_compare(self) -> list[bool]:
-        """Return eval mode, and train mode too if it runs more layers and is not random."""
+        # Train mode is compared too, if it runs more layers and is not random.
+        self.modes = [False]
         try:
             first, second = (self._run(training=True, seed=seed) for seed in (0, 1))
         except Exception:
-            return [False]
-        more_runs = not self._agree(first, self.before)
-        return [False, True] if more_runs and self._agree(first, second) else [False]
+            return
+        more_runs = not all_agree(first, self.before, self.tolerance)
+        if more_runs and all_agree(first, second, self.tolerance):
+            self.modes = [False, True]
+            self.before += first
 
     def _run(self, training: bool, seed: int = 0) -> list[Tensor]:
         with no_side_effects(self.net, training):
@@ -208,18 +214,12 @@ class Trial:
             torch.manual_seed(seed)
             return outputs_of(self.net, self.inputs)
 
-    def _outputs(self) -> list[Tensor]:
-        return [tensor for training in self.modes for tensor in self._run(training)]
-
-    def _agree(self, ones: list[Tensor], others: list[Tensor]) -> bool:
-        pairs = zip(ones, others)
-        return len(ones) == len(others) and all(agree(a, b, self.tolerance) for a, b in pairs)
-
     def unchanged_by(self, permutations: Permutations) -> bool:
         """Tell whether the outputs stay the same under these permutations."""
         move(self.net, permutations)
         try:
-            return self._agree(self._outputs(), self.before)
+            after = [tensor for training in self.modes for tensor in self._run(training)]
+            return all_agree(after, self.before, self.tolerance)
         finally:
             move(self.net, {dim: order.argsort() for dim, order in permutations.items()})
 
@@ -249,25 +249,15 @@ class Trials:
     def free(self, dims: tuple[int, ...], units: Sequence[int]) -> bool:
         """Tell whether these units can be permuted at will, alike in these Dims."""
         places = torch.tensor(units)
-        swapped = torch.cat([places[:2].flip(0), places[2:]])
         # These two generate all permutations.
-        return all(
-            self.unchanged_by({dim: self._moved(dim, places, order) for dim in dims})
-            for order in (places.roll(1), swapped)
-        )
-
-    def _moved(self, dim: int, places: Tensor, order: Tensor) -> Tensor:
-        result = torch.arange(self.units[dim])
-        result[places] = order
-        return result
-
-
-def like(leaf: Any, dtype: torch.dtype, seed: int) -> Any:
-    """Replace a real tensor by random numbers. Indices and masks stay, to be valid."""
-    if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
-        return leaf
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(leaf.shape, generator=generator, dtype=dtype).to(leaf.device)
+        for order in (places.roll(1), torch.cat([places[:2].flip(0), places[2:]])):
+            moves = {}
+            for dim in dims:
+                moves[dim] = torch.arange(self.units[dim])
+                moves[dim][places] = order
+            if not self.unchanged_by(moves):
+                return False
+        return True
 
 
 def randomised(net: SlimmableNet, seed: int) -> SlimmableNet:
@@ -318,29 +308,27 @@ def find_permutable(trials: Trials) -> list[Permutable]:
 
 
 def stuck_dims(trials: Trials) -> list[int]:
-    """Return the Dims that cannot be sorted alone, while all others stay as they are."""
-    movable = [dim for dim, units in enumerate(trials.units) if units > 1]
-    stuck: set[int] = set()
-    while found := suspects(trials, [dim for dim in movable if dim not in stuck]):
-        guilty = {dim for dim in found if not trials.draws[0].unchanged_by(shuffled(trials, dim))}
-        stuck |= guilty or found
-    return sorted(stuck)
+    """Return the Dims that cannot be sorted alone, while all others stay as they are.
 
-
-def suspects(trials: Trials, dims: list[int]) -> set[int]:
-    """Return the members of sets of Dims that change the output when all are permuted at random.
-
-    The bits of the position of a Dim in the list define the sets. So any two Dims are apart in one
-    of the sets, and cannot cancel each other's changes in all of them.
+    Sets of Dims are permuted at random, as the bits of the position of a Dim in the list define
+    them. So any two Dims are apart in one of the sets, and cannot cancel each other's changes in
+    all of them.
     """
-    found: set[int] = set()
-    for bit in range((len(dims) - 1).bit_length() or 1):
-        for side in (0, 1):
-            members = [dim for place, dim in enumerate(dims) if place >> bit & 1 == side]
-            moves = {dim: order for d in members for dim, order in shuffled(trials, d).items()}
-            if not trials.draws[bit % DRAWS].unchanged_by(moves):
-                found |= set(members)
-    return found
+    dims = [dim for dim, units in enumerate(trials.units) if units > 1]
+    stuck: set[int] = set()
+    while True:
+        suspects: set[int] = set()
+        for bit in range((len(dims) - 1).bit_length() or 1):
+            for side in (0, 1):
+                members = [dim for place, dim in enumerate(dims) if place >> bit & 1 == side]
+                moves = {dim: order for d in members for dim, order in shuffled(trials, d).items()}
+                if not trials.draws[bit % DRAWS].unchanged_by(moves):
+                    suspects |= set(members)
+        if not suspects:
+            return sorted(stuck)
+        trial = trials.draws[0]
+        stuck |= {d for d in suspects if not trial.unchanged_by(shuffled(trials, d))} or suspects
+        dims = [dim for dim in dims if dim not in stuck]
 
 
 def shuffled(trials: Trials, dim: int) -> dict[int, Tensor]:
@@ -350,9 +338,8 @@ def shuffled(trials: Trials, dim: int) -> dict[int, Tensor]:
     return {dim: order.roll(int((order == torch.arange(count)).all()))}
 
 
-def pieces(units: Iterable[int], cuts: Sequence[int]) -> list[list[int]]:
+def pieces(units: Sequence[int], cuts: Sequence[int]) -> list[list[int]]:
     """Split units at the sizes of other Dims, where shortcuts begin to pad with zeros."""
-    units = list(units)
     parts = ([u for u in units if start <= u < stop] for start, stop in pairwise(cuts))
     return [part for part in parts if part]
 
@@ -424,17 +411,6 @@ def kept_units(net: SlimmableNet, permutable: Sequence[Permutable]) -> list[Kept
 # --- importance -----------------------------------------------------------------------------------
 
 
-def checked_scores(net: SlimmableNet, scores: Sequence[Tensor]) -> list[Tensor]:
-    """Check that there is one finite number for each unit of each Dim."""
-    sizes = [tuple(score.shape) for score in scores]
-    needed = [(units,) for units in units_of(net)]
-    if sizes != needed:
-        raise UserError(f"importance: shapes {sizes} given, one number for each unit: {needed}")
-    if not all(score.isfinite().all() for score in scores):
-        raise UserError("importance: some are not finite numbers, so there is no order")
-    return [score.detach().double().cpu() for score in scores]
-
-
 @dataclass(frozen=True)
 class Part:
     """An axis of a weight that has units of a Dim; its layer is their maker or a reader of them."""
@@ -488,23 +464,12 @@ def normalised(score: Tensor) -> Tensor:
 
 def mean_magnitudes(net: SlimmableNet, role: str) -> list[Tensor]:
     """Return the mean size of the weights of each unit over layers of this role, or ones."""
-    units = units_of(net)
     parts = [part for part in parts_of(net) if part.role == role]
     result = []
-    for dim, count in enumerate(units):
+    for dim, count in enumerate(units_of(net)):
         own = [normalised(by_unit(p, p.tensor.abs(), count)) for p in parts if p.dim == dim]
         result.append(torch.stack(own).mean(0) if own else torch.ones(count, dtype=torch.float64))
     return result
-
-
-def makers(net: SlimmableNet) -> list[Tensor]:
-    """Return the mean size of the weights by which a unit is computed."""
-    return mean_magnitudes(net, "maker")
-
-
-def readers(net: SlimmableNet) -> list[Tensor]:
-    """Return the mean size of the weights by which a unit is read."""
-    return mean_magnitudes(net, "reader")
 
 
 def product(*importances: Importance) -> Importance:
@@ -517,6 +482,8 @@ def product(*importances: Importance) -> Importance:
     return score
 
 
+makers = partial(mean_magnitudes, role="maker")
+readers = partial(mean_magnitudes, role="reader")
 IMPORTANCE: dict[str, Importance] = {
     "l1": makers,
     "readers": readers,

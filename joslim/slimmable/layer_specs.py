@@ -25,10 +25,14 @@ Axes = list[Axis]
 
 @dataclass
 class LayerSpec:
-    """The axes of the tensors of a module and of its attributes (a list for a tuple of sizes)."""
+    """The axes of the tensors of a module and of its attributes (a list for a tuple of sizes).
+
+    `groups` is set where whole groups are dropped, and each group could be slimmed instead.
+    """
 
     tensors: dict[str, Axes] = field(default_factory=dict)
     attributes: dict[str, Axis | Axes] = field(default_factory=dict)
+    groups: Axis | None = None
 
     def axes(self) -> Iterator[Axis]:
         for axes in self.tensors.values():
@@ -38,28 +42,15 @@ class LayerSpec:
 
 
 def layer_spec(module: nn.Module, whole_groups: bool) -> LayerSpec:
-    """Return the spec of a module.
-
-    Args:
-        module: Any module.
-        whole_groups: Whether a grouped layer drops whole groups, or channels in each group.
-    """
-    makers = (make for applies, make in SPECS if applies(module))
-    make = next(makers, lambda module, whole_groups: LayerSpec())
-    spec = make(module, whole_groups)
+    """Return the spec of a module; a grouped one drops whole groups, or channels in each group."""
+    make = next((make for applies, make in SPECS if applies(module)), None)
+    spec = make(module, whole_groups) if make else LayerSpec()
     known, spec.tensors = spec.tensors, {}
     for name, tensor in own_tensors(module).items():
         axes = known.get(name, [])
         fits = [length(axis) for axis in axes] == list(tensor.shape)
         spec.tensors[name] = axes if fits else [fresh(size) for size in tensor.shape]
     return spec
-
-
-def has_groups(module: nn.Module) -> bool:
-    """Tell whether a layer can either drop whole groups or slim each group."""
-    if isinstance(module, _ConvNd):
-        return module.groups not in (1, module.in_channels)
-    return isinstance(module, nn.GroupNorm) and module.num_groups > 1
 
 
 def own_tensors(module: nn.Module) -> dict[str, Tensor]:
@@ -72,6 +63,7 @@ def _conv(module: Any, whole_groups: bool) -> LayerSpec:
     inside, out, groups = module.in_channels, module.out_channels, module.groups
     kernel = [fixed(size) for size in module.kernel_size]
     attributes: dict[str, Any] = {}
+    unit: Axis | None = None
     if groups > 1 and (whole_groups or groups == inside):
         unit = (Segment(Var(groups), 1),)
         in_axis, out_axis = scale(unit, inside // groups), scale(unit, out // groups)
@@ -85,7 +77,8 @@ def _conv(module: Any, whole_groups: bool) -> LayerSpec:
     else:
         weight = [out_axis, in_group, *kernel]
     attributes |= {"in_channels": in_axis, "out_channels": out_axis}
-    return LayerSpec({"weight": weight, "bias": [out_axis]}, attributes)
+    slimmable_inside = unit if groups != inside else None
+    return LayerSpec({"weight": weight, "bias": [out_axis]}, attributes, slimmable_inside)
 
 
 def _linear(module: Any, whole_groups: bool) -> LayerSpec:
@@ -105,10 +98,11 @@ def _group_norm(module: Any, whole_groups: bool) -> LayerSpec:
     groups, channels = module.num_groups, module.num_channels
     if groups > 1 and whole_groups:
         unit = (Segment(Var(groups), 1),)
-        axis, attributes = scale(unit, channels // groups), {"num_groups": unit}
-    else:
-        axis, attributes = fresh(channels // groups) * groups, {}
-    return LayerSpec({"weight": [axis], "bias": [axis]}, {"num_channels": axis, **attributes})
+        axis = scale(unit, channels // groups)
+        attributes: dict[str, Any] = {"num_channels": axis, "num_groups": unit}
+        return LayerSpec({"weight": [axis], "bias": [axis]}, attributes, unit)
+    axis = fresh(channels // groups) * groups
+    return LayerSpec({"weight": [axis], "bias": [axis]}, {"num_channels": axis})
 
 
 def _prelu(module: Any, whole_groups: bool) -> LayerSpec:

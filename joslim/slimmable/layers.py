@@ -4,21 +4,27 @@ The last step of `slim` makes the layers of a plan slimmable: it changes the cla
 object to a subclass in which each sliced tensor is a property. `forward` and the state-dict keys do
 not change. The active sizes are plain integers on the layer, which torch.compile can leave
 symbolic. The name of every added attribute starts with `_slim_`; extracted children have none.
+
+Norms have two more abilities: a child may have running statistics of its own (see batchnorm.py),
+and inside `norms_together` BatchNorm normalises by the images of all processes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.nn.functional import all_reduce
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
+from joslim.distributed import world
 from joslim.errors import UserError
 from joslim.slimmable.blueprint import Layout
 from joslim.slimmable.plan import LayerPlan
-from joslim.slimmable.sync_batchnorm import forward_of
 
 PREFIX = "_slim_"
 
@@ -52,7 +58,7 @@ def slimmable_class(base: type, names: tuple[str, ...], mixins: tuple[type, ...]
         )
         body["reset_running_stats"] = reset_statistics
     if getattr(base, "forward", None) is _BatchNorm.forward:
-        body["forward"] = forward_of(base)
+        body["forward"] = synchronisable_forward(base)
     body |= {"__module__": base.__module__, "_slim_made_of": (base, names, mixins)}
     return type(f"Slimmable{base.__name__}", (*mixins, SlimmableLayer, base), body)
 
@@ -61,10 +67,20 @@ def make_layer_slimmable(
     module: nn.Module, plan: LayerPlan | None, mixins: tuple[type, ...] = ()
 ) -> None:
     """Make a module slimmable, at full width."""
-    names = tuple(sorted(plan.tensors)) if plan else ()
-    module.__dict__.update(layer_state(plan, None, module) if plan else {})
+    plan = plan or LayerPlan({}, {})
+    names = tuple(sorted(plan.tensors))
+    module.__dict__.update(layer_state(plan, None, module))
     module._slim_views, module._slim_copies = {}, {}  # type: ignore[assignment]
-    module._slim_axes = sliced_axes(plan) if plan else {}  # type: ignore[assignment]
+    # For each tensor: (axis, number of its layout, attribute with its active size).
+    numbers = {layout: i for i, layout in enumerate(layouts_of(plan))}
+    module._slim_axes = {  # type: ignore[assignment]
+        name: tuple(
+            (axis, numbers[layout], f"{PREFIX}size{numbers[layout]}")
+            for axis, layout in enumerate(plan.tensors[name])
+            if layout.slimmable
+        )
+        for name in names
+    }
     if isinstance(module, _NormBase):
         norm_state = {"all_full": True, "own": None, "collecting": False, "batch": False}
         module.__dict__.update({PREFIX + name: value for name, value in norm_state.items()})
@@ -87,30 +103,15 @@ def layouts_of(plan: LayerPlan) -> list[Layout]:
     return list(dict.fromkeys(layouts))
 
 
-def sliced_axes(plan: LayerPlan) -> dict[str, tuple[tuple[int, int, str], ...]]:
-    """Return, for each tensor, (axis, number of its layout, attribute with its active size)."""
-    numbers = {layout: i for i, layout in enumerate(layouts_of(plan))}
-    return {
-        name: tuple(
-            (axis, numbers[layout], f"{PREFIX}size{numbers[layout]}")
-            for axis, layout in enumerate(layouts)
-            if layout.slimmable
-        )
-        for name, layouts in plan.tensors.items()
-    }
-
-
 def layer_state(
     plan: LayerPlan, units: tuple[int, ...] | None, module: nn.Module
 ) -> dict[str, Any]:
-    """Return the attributes of a layer at some widths.
+    """Return the attributes of a layer at some widths, where `None` is the full network.
 
-    `None` is the full network, which needs no slicing. A layer with all its channels in a smaller
-    child is sliced nevertheless: otherwise torch.compile would compile every combination of such
-    layers.
+    Only the full network needs no slicing. A layer with all its channels in a smaller child is
+    sliced nevertheless: otherwise torch.compile would compile every combination of such layers.
     """
     layouts = layouts_of(plan)
-    sizes = [layout.full if units is None else layout.size(units) for layout in layouts]
     index: dict[int, Tensor] = {}
     if units is not None:
         for i, layout in enumerate(layouts):
@@ -118,19 +119,17 @@ def layer_state(
                 tensors = (*module._parameters.values(), *module._buffers.values())
                 device = next(tensor.device for tensor in tensors if tensor is not None)
                 index[i] = torch.cat([torch.arange(*run) for run in runs]).to(device)
-    state: dict[str, Any] = {f"{PREFIX}size{i}": size for i, size in enumerate(sizes)}
-    state |= {PREFIX + "full": units is None, PREFIX + "index": index}
-    return state | attributes(plan, units)
+    state: dict[str, Any] = {PREFIX + "full": units is None, PREFIX + "index": index}
+    state |= {f"{PREFIX}size{i}": layout.size(units) for i, layout in enumerate(layouts)}
+    return state | attributes_at(plan, units)
 
 
-def attributes(plan: LayerPlan, units: tuple[int, ...] | None) -> dict[str, Any]:
+def attributes_at(plan: LayerPlan, units: tuple[int, ...] | None) -> dict[str, Any]:
     """Return `out_channels`, `groups`, `normalized_shape` and the like, at some widths."""
-
-    def size(layout: Layout) -> int:
-        return layout.full if units is None else layout.size(units)
-
     return {
-        name: tuple(map(size, layout)) if isinstance(layout, tuple) else size(layout)
+        name: tuple(x.size(units) for x in layout)
+        if isinstance(layout, tuple)
+        else layout.size(units)
         for name, layout in plan.attributes.items()
     }
 
@@ -157,20 +156,32 @@ def replaced_by_computation(layer: Any, name: str) -> UserError:
 
 
 def active(layer: Any, name: str) -> Tensor:
-    """Return the active part of a tensor: a prefix, or an index after a concat."""
+    """Return the active part of a tensor: a view of its prefix, or a copy after a concat."""
     tensors = layer._parameters if name in layer._parameters else layer._buffers
     if name not in tensors:
         raise replaced_by_computation(layer, name)
-    tensor = tensors[name]
+    tensor: Tensor = tensors[name]
     if layer._slim_full or tensor is None:
         return tensor
     if torch.compiler.is_compiling():
         return cut(layer, name, tensor)
     if any(number in layer._slim_index for _, number, _ in layer._slim_axes[name]):
-        return watched_copy(layer, name, cut(layer, name, tensor))
-    if torch.is_inference_mode_enabled():
-        return cached_view(layer, name, tensor)
-    return cut(layer, name, tensor)
+        refuse_written(layer, layer._slim_copies)
+        part = cut(layer, name, tensor)
+        if not part.is_inference():  # inference tensors have no version counter
+            layer._slim_copies[name] = (part.detach(), part._version)
+        return part
+    if not torch.is_inference_mode_enabled():
+        return cut(layer, name, tensor)
+    # In a small network, making views takes a good part of the time of a pass, so they are kept
+    # until the next switch. A view shows every write to the weights. A copy would not, and torch
+    # does not report all writes (`.data`, numpy, fused optimizers): it is made anew in every pass.
+    place = (tensor.data_ptr(), tensor.stride())
+    owner, owners_place, part = layer._slim_views.get(name, (None, None, None))
+    if owner is not tensor or owners_place != place:
+        part = cut(layer, name, tensor)
+        layer._slim_views[name] = (tensor, place, part)
+    return part
 
 
 def cut(layer: Any, name: str, tensor: Tensor) -> Tensor:
@@ -180,29 +191,6 @@ def cut(layer: Any, name: str, tensor: Tensor) -> Tensor:
         else:
             tensor = tensor.narrow(axis, 0, getattr(layer, size))
     return tensor
-
-
-def cached_view(layer: Any, name: str, tensor: Tensor) -> Tensor:
-    """Return the active part as a view that is kept until the next switch.
-
-    In a small network, making views takes a good part of the time of a pass. A view shows every
-    write to the weights. A copy would not, and torch does not report all writes (`.data`, numpy,
-    fused optimizers); therefore the copy after a concat is made anew in every pass.
-    """
-    place = (tensor.data_ptr(), tensor.stride())
-    owner, owners_place, part = layer._slim_views.get(name, (None, None, None))
-    if owner is not tensor or owners_place != place:
-        part = cut(layer, name, tensor)
-        layer._slim_views[name] = (tensor, place, part)
-    return part
-
-
-def watched_copy(layer: Any, name: str, copy: Tensor) -> Tensor:
-    """Return a copy of weights, and remember it to detect writes to it, such as by `nn.init`."""
-    refuse_written(layer, layer._slim_copies)
-    if not copy.is_inference():  # inference tensors have no version counter
-        layer._slim_copies[name] = (copy.detach(), copy._version)
-    return copy
 
 
 def refuse_written(layer: Any, copies: dict[str, tuple[Tensor, int]]) -> None:
@@ -248,3 +236,64 @@ def reset_statistics(norm: Any) -> None:
             "update_bn) at full width"
         )
     type(norm)._slim_made_of[0].reset_running_stats(norm)
+
+
+# --- BatchNorm over all processes -----------------------------------------------------------------
+
+_together = False
+
+
+@contextmanager
+def norms_together(wanted: bool = True) -> Iterator[None]:
+    """Synchronise the BatchNorm layers of slimmable networks inside a `with` block.
+
+    It helps if a process has few images. Outside of the block, processes score and recalibrate
+    children independently of each other.
+    """
+    global _together
+    before, _together = _together, wanted and world() > 1
+    try:
+        yield
+    finally:
+        _together = before
+
+
+def synchronisable_forward(base: Any) -> Any:
+    """Return the forward of a BatchNorm class, synchronised inside `norms_together`."""
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        if not (_together and self.training):
+            return base.forward(self, x)
+        self._check_input_dim(x)
+        return normalise_together(self, x)
+
+    return forward
+
+
+def normalise_together(norm: Any, x: Tensor) -> Tensor:
+    """Normalise by the mean over processes, which have equal numbers of images.
+
+    The gradients of the averages flow back to all processes. The running statistics are updated as
+    torch does, with the unbiased variance.
+    """
+
+    def along_channels(values: Tensor) -> Tensor:
+        return values.reshape(1, -1, *[1] * (x.ndim - 2))
+
+    axes = [axis for axis in range(x.ndim) if axis != 1]
+    mean = all_reduce(x.float().mean(axes)) / world()
+    centred = x.float() - along_channels(mean)
+    var = all_reduce(centred.square().mean(axes)) / world()
+    if norm.track_running_stats and norm.running_mean is not None:
+        count = x.numel() // x.shape[1] * world()
+        with torch.no_grad():
+            norm.num_batches_tracked += 1
+            share = norm.momentum
+            if share is None:
+                share = 1 / int(norm.num_batches_tracked)
+            norm.running_mean.lerp_(mean, share)
+            norm.running_var.lerp_(var * (count / max(count - 1, 1)), share)
+    y = centred * along_channels((var + norm.eps).rsqrt())
+    if norm.weight is not None:
+        y = y * along_channels(norm.weight) + along_channels(norm.bias)
+    return y.to(x.dtype)

@@ -1,28 +1,42 @@
 """SlimmableNet: the model of the user, which can now run as any of its children (subnets).
 
 `make_slimmable` applies a plan to a model; afterwards `at` and `use` switch the active child, and
-`child` extracts one.
+`child` extracts one as an ordinary module.
 """
 
 from __future__ import annotations
 
+import copy
 import warnings
-from collections import OrderedDict
-from collections.abc import Iterator
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from types import FunctionType, MethodType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from joslim.errors import UserError
-from joslim.slimmable.blueprint import Blueprint
-from joslim.slimmable.extract import extract_child
-from joslim.slimmable.layers import layer_state, make_layer_slimmable, refuse_written
+from joslim.slimmable.blueprint import Blueprint, Layout
+from joslim.slimmable.layer_specs import own_tensors
+from joslim.slimmable.layers import (
+    attributes_at,
+    layer_state,
+    make_layer_slimmable,
+    refuse_written,
+    restore_layer,
+)
 from joslim.slimmable.plan import Frozen, LayerPlan, Plan
+from joslim.slimmable.running import first_line
 from joslim.slimmable.tracing import Uncounted
 from joslim.space import Widths, WidthSpace
+
+# Running mean and variance of each norm, by the norm's name.
+Statistics = dict[str, tuple[Tensor, Tensor]]
 
 # Number of children whose layer sizes are cached, so that a switch to them takes no computation.
 REMEMBERED_CHILDREN = 256
@@ -41,7 +55,7 @@ class NetState:
     example: tuple[Any, ...]
     layers: list[tuple[nn.Module, LayerPlan]]
     norms: dict[str, nn.Module]
-    statistics: dict[Widths, dict[str, tuple[Tensor, Tensor]]] = field(default_factory=dict)
+    statistics: dict[Widths, Statistics] = field(default_factory=dict)
     recent: OrderedDict[Widths, list[dict[str, Any]]] = field(default_factory=OrderedDict)
 
 
@@ -100,7 +114,7 @@ class SlimmableNet(nn.Module):
         return self._slim_net.active
 
     @property
-    def statistics(self) -> dict[Widths, dict[str, tuple[Tensor, Tensor]]]:
+    def statistics(self) -> dict[Widths, Statistics]:
         """BatchNorm statistics of the children that have their own; see `joslim.recalibrate`."""
         return self._slim_net.statistics
 
@@ -140,8 +154,7 @@ class SlimmableNet(nn.Module):
             self._warn_without_statistics(self.active, "call joslim.recalibrate(net, batches) now")
 
     def _switch(self, point: Any) -> None:
-        widths = self._checked(getattr(point, "widths", point))
-        state = self._slim_net
+        state, widths = self._slim_net, self._checked(point)
         copies: list[tuple[nn.Module, Any]] = []
         for (layer, _), attributes in zip(state.layers, self._states(widths)):
             if layer._slim_copies:
@@ -170,7 +183,7 @@ class SlimmableNet(nn.Module):
         Raises:
             UserError: The child belongs to another network.
         """
-        widths = self._checked(getattr(widths, "widths", widths))
+        widths = self._checked(widths)
         advice = "call joslim.recalibrate(net, batches) at its widths first, or on the child"
         self._warn_without_statistics(widths, advice)
         return self._cut(widths, share)
@@ -202,7 +215,9 @@ class SlimmableNet(nn.Module):
         recent.move_to_end(widths)
         return recent[widths]
 
-    def _checked(self, widths: Any) -> Widths:
+    def _checked(self, point: Any) -> Widths:
+        """Return the widths of a child of this network or of a point of a front."""
+        widths = getattr(point, "widths", point)
         if not isinstance(widths, Widths):
             raise UserError(
                 f"widths: {type(widths).__name__} given, Widths needed; type net.space.at([...])"
@@ -266,3 +281,89 @@ def make_slimmable(model: nn.Module, plan: Plan, example: tuple[Any, ...]) -> Sl
     )
     assert isinstance(model, SlimmableNet)
     return model
+
+
+# --- extracting a child ---------------------------------------------------------------------------
+
+
+def extract_child(
+    model: nn.Module,
+    plans: Mapping[str, LayerPlan],
+    units: tuple[int, ...],
+    share: bool = False,
+    statistics: Statistics | None = None,
+    without: tuple[Any, ...] = (),
+) -> nn.Module:
+    """Return a copy of the model with every tensor cut to the size of the child.
+
+    The copy is made by `deepcopy` with the cut tensors already in its memo, so that the full
+    weights are never copied. `share` makes parameters views of the shared weights where a view can
+    express the cut; `without` are objects that are not copied.
+    """
+    modules = dict(model.named_modules())
+    memo: dict[int, Any] = {id(value): None for value in without}
+    if share:
+        memo |= {id(parameter): parameter for parameter in model.parameters()}
+    # deepcopy refuses tensors that are part of a graph; forward or a hook may have stored some.
+    memo |= {id(tensor): tensor.detach() for tensor in tensors_with_graph(model, without)}
+    for name, plan in plans.items():
+        tensors = own_tensors(modules[name])
+        for tensor_name, layouts in plan.tensors.items():
+            if (tensor := tensors.get(tensor_name)) is not None:
+                memo[id(tensor)] = cut_tensor(tensor, layouts, units, share)
+    try:
+        child = copy.deepcopy(model, memo)
+    except Exception as error:  # attributes of users may raise anything
+        raise UserError(
+            f"model: {type(model).__name__} cannot be copied, so no child can be cut out: "
+            f"{first_line(error)}; take off the model what it or a hook keeps"
+        ) from error
+    for name, module in child.named_modules():
+        restore_layer(module)
+        if name in plans:
+            module.__dict__.update(attributes_at(plans[name], units))
+    for name, (mean, var) in (statistics or {}).items():
+        norm: Any = child.get_submodule(name)
+        norm.running_mean, norm.running_var = mean.clone(), var.clone()
+    return child
+
+
+def tensors_with_graph(root: Any, without: tuple[Any, ...]) -> Iterator[Tensor]:
+    """Yield the results of operations among all objects that deepcopy would reach."""
+    rest, seen = [root], {id(value) for value in without}
+    while rest:
+        value = rest.pop()
+        if id(value) in seen or isinstance(value, (str, bytes, type, FunctionType)):
+            continue
+        seen.add(id(value))
+        if isinstance(value, Tensor):
+            if not value.is_leaf:
+                yield value
+        elif isinstance(value, dict):
+            rest += value.values()
+        elif isinstance(value, (list, tuple, set, frozenset, deque)):
+            rest += value
+        elif isinstance(value, partial):
+            rest += [*value.args, *value.keywords.values()]
+        elif isinstance(value, MethodType):
+            rest.append(value.__self__)
+        else:
+            rest += getattr(value, "__dict__", {}).values()
+
+
+def cut_tensor(
+    tensor: Tensor, layouts: tuple[Layout, ...], units: tuple[int, ...], share: bool
+) -> Tensor:
+    """Return the part of a tensor that the child keeps: one prefix of each stretch."""
+    result = tensor.detach()
+    for axis, layout in enumerate(layouts):
+        runs = layout.runs(units)
+        if len(runs) == 1:
+            result = result.narrow(axis, 0, runs[0][1])
+        else:
+            parts = [result.narrow(axis, start, stop - start) for start, stop in runs]
+            result = torch.cat(parts, dim=axis)
+    is_parameter = isinstance(tensor, nn.Parameter)
+    if not (share and is_parameter):
+        result = result.clone(memory_format=torch.contiguous_format)
+    return nn.Parameter(result, requires_grad=tensor.requires_grad) if is_parameter else result

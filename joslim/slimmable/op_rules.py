@@ -1,26 +1,25 @@
-"""Rules: what each torch operation does to the axes of its tensors, one small function for each.
+"""Rules: the effect of each torch operation on the axes of its tensors, one function for each.
 
-The tracer calls the rule of every operation that the network executes. A rule gets the tracer, the
-result of the operation and its arguments. It equates axes that must agree, and returns the axes of
-the result: a list for one tensor or for several equal ones, a tuple of lists for different ones. An
-operation without a rule freezes the channels of its tensors, so a missing rule costs knobs but
-never makes a child wrong.
+The tracer calls the rule of every operation that the network executes, with itself and the
+arguments of the operation; `t.result` is the result. The rule equates axes that must agree, and
+returns the axes of the result: a list for one tensor or for several equal ones, a tuple of lists
+for different ones. An operation without a rule freezes the channels of its tensors, so a missing
+rule costs knobs but never makes a child wrong. So does a rule that raises NoRule, or an error that
+arguments of an unexpected form cause.
 
 `reuses` says where the result can be stored: in the memory of its input ("view"), in the memory of
 an input that is not needed afterwards ("in place"), or only in memory of its own ("").
 
 To add an operation, write a function with the decorator `rule`. Its parameters are those of the
-torch function, by the same names, after the tracer and the result.
+torch function, by the same names, after the tracer.
 """
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,20 +37,11 @@ class NoRule(Exception):
     """The rule does not cover this use of the operation: the channels of its tensors freeze."""
 
 
-@dataclass(frozen=True)
-class Rule:
-    """A rule function, its signature, and where its result can be stored."""
+class Rule(NamedTuple):
+    """A rule function, and where the result can be stored."""
 
     apply: Callable[..., Axes | tuple[Axes, ...]]
-    signature: inspect.Signature
     reuses: str
-
-    def __call__(self, t: Tracer, result: Any, args: Any, kwargs: Any) -> Axes | tuple[Axes, ...]:
-        try:
-            bound = self.signature.bind(t, result, *args, **kwargs)
-        except TypeError as error:
-            raise NoRule from error
-        return self.apply(*bound.args, **bound.kwargs)
 
 
 RULES: dict[str, Rule] = {}
@@ -62,7 +52,7 @@ def rule(*names: str, reuses: str = "") -> Callable[[Callable[..., Any]], Callab
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         for name in names:
-            RULES[name] = Rule(function, inspect.signature(function), reuses)
+            RULES[name] = Rule(function, reuses)
         return function
 
     return register
@@ -94,7 +84,7 @@ def is_pointwise(name: str) -> bool:
     *("bernoulli", "masked_fill", "relu6"),
     reuses="in place",
 )
-def pointwise(t: Tracer, result: Any, *args: Any, **kwargs: Any) -> Axes:
+def pointwise(t: Tracer, *args: Any, **kwargs: Any) -> Axes:
     operands = [t.axes(a) for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
     return broadcast(t, operands)
 
@@ -121,24 +111,24 @@ def broadcast(t: Tracer, operands: Sequence[Axes]) -> Axes:
     *("uniform", "normal", "fill", "zero", "random", "as_tensor", "conj", "resolve_conj"),
     reuses="in place",
 )
-def same_shape(t: Tracer, result: Any, input: Tensor, *_: Any, **__: Any) -> Axes:
+def same_shape(t: Tracer, input: Tensor, *_: Any, **__: Any) -> Axes:
     return t.axes(input)
 
 
 @rule("compiled", reuses="in place")
-def compiled(t: Tracer, result: Any, *args: Any, **kwargs: Any) -> Axes:
+def compiled(t: Tracer, *args: Any, **kwargs: Any) -> Axes:
     """Take TorchScript code that keeps the shape for an activation.
 
     This is a guess; the trial children would expose a wrong one.
     """
     inputs = [a for a in args if isinstance(a, Tensor)]
-    if len(inputs) != 1 or not isinstance(result, Tensor) or result.shape != inputs[0].shape:
+    if len(inputs) != 1 or not isinstance(t.result, Tensor) or t.result.shape != inputs[0].shape:
         raise NoRule
     return t.axes(inputs[0])
 
 
 @rule("prelu", reuses="in place")
-def prelu(t: Tracer, result: Tensor, input: Tensor, weight: Tensor) -> Axes:
+def prelu(t: Tracer, input: Tensor, weight: Tensor) -> Axes:
     axes, slope = t.axes(input), t.axes(weight)[0]
     if length(slope) > 1 or not is_fixed(slope):
         t.unify(axes[1] if len(axes) > 1 else axes[0], slope)
@@ -146,26 +136,33 @@ def prelu(t: Tracer, result: Tensor, input: Tensor, weight: Tensor) -> Axes:
 
 
 @rule("glu")
-def glu(t: Tracer, result: Tensor, input: Tensor, dim: int = -1) -> Axes:
-    axes = list(t.axes(input))
-    axes[dim] = t.rows(axes[dim], 2)
-    return axes
+def glu(t: Tracer, input: Tensor, dim: int = -1) -> Axes:
+    axes = t.axes(input)
+    return replaced(axes, dim, t.rows(axes[dim], 2))
 
 
 # --- layers that multiply -------------------------------------------------------------------------
 
 
-def equate_channels(t: Tracer, axis: Axis, *parameters: Tensor | None) -> None:
-    """Equate an axis with the first axis of each parameter that is there."""
-    for parameter in parameters:
-        if parameter is not None:
-            t.unify(axis, t.axes(parameter)[0])
+def equate_channels(t: Tracer, axis: Axis, *arguments: Any) -> None:
+    """Equate an axis with the first axis of each argument that is a tensor."""
+    for argument in arguments:
+        if isinstance(argument, Tensor):
+            t.unify(axis, t.axes(argument)[0])
+
+
+def group_axis(t: Tracer, axis: Axis, groups: int) -> Axis:
+    """Return the axis of one of several equal groups; it is fixed if whole groups are dropped."""
+    if not isinstance(groups, SymbolicInt):
+        return t.rows(axis, groups)
+    each = length(axis) // int(groups)
+    t.unify(axis, scale(groups.axis(t.why), each))
+    return fixed(each)
 
 
 @rule("conv1d", "conv2d", "conv3d")
 def conv(
     t: Tracer,
-    result: Tensor,
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
@@ -175,32 +172,27 @@ def conv(
     groups: int = 1,
 ) -> Axes:
     axes, (out, per_group, *kernel) = t.axes(input), t.axes(weight)
-    batched = axes[: -len(kernel)]
-    if isinstance(groups, SymbolicInt):
-        t.unify(batched[-1], scale(groups.axis(t.why), length(per_group)))
-        t.unify(out, scale(groups.axis(t.why), length(out) // int(groups)))
-    else:
-        t.unify(t.rows(batched[-1], groups), per_group)
-        t.rows(out, groups)
+    *batch, channels = axes[: -len(kernel)]
+    t.unify(group_axis(t, channels, groups), per_group)
+    group_axis(t, out, groups)
     equate_channels(t, out, bias)
     if len(kernel) == 1 and keeps_length(weight.shape[2], stride, padding, dilation):
         spatial = axes[-1:]  # a conv along the channels, as in efficient channel attention
     else:
-        spatial = t.unslimmable(axes[-len(kernel) :], result.shape[-len(kernel) :])
-    t.layer(weight, out, [*batched[:-1], out, per_group, *kernel, *spatial])
-    return [*batched[:-1], out, *spatial]
+        spatial = t.unslimmable(axes[-len(kernel) :], t.result.shape[-len(kernel) :])
+    t.layer(weight, out, [*batch, out, per_group, *kernel, *spatial])
+    return [*batch, out, *spatial]
 
 
-def keeps_length(kernel: int, stride: Any, padding: Any, dilation: Any) -> bool:
+def keeps_length(kernel: int, *options: Any) -> bool:
     """Tell whether a conv along one axis keeps its length, whatever that length is."""
-    one = [n[0] if isinstance(n, (tuple, list)) else n for n in (stride, padding, dilation)]
-    return one[0] == 1 and (one[1] == "same" or 2 * one[1] == one[2] * (kernel - 1))
+    stride, padding, dilation = (n[0] if isinstance(n, (tuple, list)) else n for n in options)
+    return stride == 1 and (padding == "same" or 2 * padding == dilation * (kernel - 1))
 
 
 @rule("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 def conv_transpose(
     t: Tracer,
-    result: Tensor,
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
@@ -211,24 +203,21 @@ def conv_transpose(
     dilation: Any = 1,
 ) -> Axes:
     axes, (inside, per_group, *kernel) = t.axes(input), t.axes(weight)
-    batched = axes[: -len(kernel)]
-    t.unify(batched[-1], inside)
+    *batch, channels = axes[: -len(kernel)]
+    t.unify(channels, inside)
+    group_axis(t, inside, groups)
     if isinstance(groups, SymbolicInt):
-        t.unify(inside, scale(groups.axis(t.why), length(inside) // int(groups)))
         out = scale(groups.axis(t.why), length(per_group))
     else:
-        t.rows(inside, groups)
         out = per_group * groups
     equate_channels(t, out, bias)
-    spatial = t.unslimmable(axes[-len(kernel) :], result.shape[-len(kernel) :])
-    t.layer(weight, out, [*batched[:-1], inside, per_group, *kernel, *axes[-len(kernel) :]])
-    return [*batched[:-1], out, *spatial]
+    spatial = t.unslimmable(axes[-len(kernel) :], t.result.shape[-len(kernel) :])
+    t.layer(weight, out, [*batch, inside, per_group, *kernel, *axes[-len(kernel) :]])
+    return [*batch, out, *spatial]
 
 
 @rule("linear")
-def linear(
-    t: Tracer, result: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None
-) -> Axes:
+def linear(t: Tracer, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Axes:
     (*batch, last), (out, inside) = t.axes(input), t.axes(weight)
     t.unify(last, inside)
     equate_channels(t, out, bias)
@@ -237,26 +226,24 @@ def linear(
 
 
 @rule("matmul", "bmm", "mm", "mv")
-def matmul(t: Tracer, result: Tensor, input: Tensor, other: Tensor, **_: Any) -> Axes:
+def matmul(t: Tracer, input: Tensor, other: Tensor, **_: Any) -> Axes:
     left, right = t.axes(input), t.axes(other)
     # A vector has no rows if it is on the left, and no columns if it is on the right.
     rows, columns = left[-2:-1], right[-1:] if len(right) > 1 else []
     t.unify(left[-1], right[-2] if columns else right[-1])
     batch = broadcast(t, [left[:-2], right[:-2]])
-    out = right[-1] if columns and t.is_constant(other) else None
+    out = right[-1] if columns and t.node(other).constant else None
     t.layer(other, out, [*batch, *rows, left[-1], *columns], input)
     return [*batch, *rows, *columns]
 
 
 @rule("addmm", "baddbmm")
-def addmm(
-    t: Tracer, result: Tensor, input: Tensor, first: Tensor, second: Tensor, **_: Any
-) -> Axes:
-    return broadcast(t, [t.axes(input), matmul(t, result, first, second)])
+def addmm(t: Tracer, input: Tensor, first: Tensor, second: Tensor, **_: Any) -> Axes:
+    return broadcast(t, [t.axes(input), matmul(t, first, second)])
 
 
 @rule("einsum")
-def einsum(t: Tracer, result: Tensor, equation: str, *operands: Any) -> Axes:
+def einsum(t: Tracer, equation: str, *operands: Any) -> Axes:
     if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
         operands = tuple(operands[0])
     inputs, arrow, output = equation.replace(" ", "").partition("->")
@@ -291,9 +278,7 @@ def products(names: list[str], output: str) -> Iterator[list[str]]:
 
 
 @rule("scaled_dot_product_attention")
-def attention(
-    t: Tracer, result: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any
-) -> Axes:
+def attention(t: Tracer, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> Axes:
     q, k, v = t.axes(query), t.axes(key), t.axes(value)
     t.unify(q[-1], k[-1])
     t.unify(k[-2], v[-2])
@@ -304,7 +289,7 @@ def attention(
 
 
 @rule("embedding")
-def embedding(t: Tracer, result: Tensor, input: Tensor, weight: Tensor, *_: Any, **__: Any) -> Axes:
+def embedding(t: Tracer, input: Tensor, weight: Tensor, *_: Any, **__: Any) -> Axes:
     rows, out = t.axes(weight)
     t.freeze(rows)
     t.produces(weight, out)
@@ -315,56 +300,29 @@ def embedding(t: Tracer, result: Tensor, input: Tensor, weight: Tensor, *_: Any,
 
 
 @rule("batch_norm", "instance_norm", reuses="in place")
-def batch_norm(
-    t: Tracer,
-    result: Tensor,
-    input: Tensor,
-    running_mean: Tensor | None = None,
-    running_var: Tensor | None = None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    *_: Any,
-    **__: Any,
-) -> Axes:
-    equate_channels(t, t.axes(input)[1], running_mean, running_var, weight, bias)
+def batch_norm(t: Tracer, input: Tensor, *args: Any, **kwargs: Any) -> Axes:
+    equate_channels(t, t.axes(input)[1], *args, *kwargs.values())
     return t.axes(input)
 
 
 @rule("group_norm", reuses="in place")
-def group_norm(
-    t: Tracer,
-    result: Tensor,
-    input: Tensor,
-    num_groups: int,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
-) -> Axes:
+def group_norm(t: Tracer, input: Tensor, num_groups: int, *args: Any, **kwargs: Any) -> Axes:
     axes = t.axes(input)
-    if isinstance(num_groups, SymbolicInt):
-        t.unify(axes[1], scale(num_groups.axis(t.why), length(axes[1]) // int(num_groups)))
-    else:
-        t.rows(axes[1], num_groups)
-    equate_channels(t, axes[1], weight, bias)
+    group_axis(t, axes[1], num_groups)
+    equate_channels(t, axes[1], *args, *kwargs.values())
     return axes
 
 
 @rule("layer_norm", "rms_norm", reuses="in place")
 def layer_norm(
-    t: Tracer,
-    result: Tensor,
-    input: Tensor,
-    normalized_shape: Sequence[int],
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float | None = None,
+    t: Tracer, input: Tensor, normalized_shape: Sequence[int], *args: Any, **kwargs: Any
 ) -> Axes:
     axes = t.axes(input)
+    parameters = [t.axes(x) for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
     for back, size in enumerate(reversed(tuple(normalized_shape)), 1):
         t.follows(axes[-back], size)
-        for parameter in (weight, bias):
-            if parameter is not None:
-                t.unify(axes[-back], t.axes(parameter)[-back])
+        for parameter in parameters:
+            t.unify(axes[-back], parameter[-back])
     return axes
 
 
@@ -377,52 +335,52 @@ def layer_norm(
     *(f"max_pool{n}d_with_indices" for n in (1, 2, 3)),
     *("interpolate", "upsample", "upsample_nearest", "upsample_bilinear", "grid_sample"),
 )
-def spatial(t: Tracer, result: Any, input: Tensor, *_: Any, **__: Any) -> Axes:
+def spatial(t: Tracer, input: Tensor, *_: Any, **__: Any) -> Axes:
     """Keep the two leading axes, and freeze the others."""
     axes = t.axes(input)
-    shape = (result[0] if isinstance(result, tuple) else result).shape
+    shape = (t.result[0] if isinstance(t.result, tuple) else t.result).shape
     return [*axes[:2], *t.unslimmable(axes[2:], shape[2:])]
 
 
 @rule("max_unpool1d", "max_unpool2d", "max_unpool3d")
-def unpool(t: Tracer, result: Tensor, input: Tensor, indices: Tensor, *_: Any, **__: Any) -> Axes:
+def unpool(t: Tracer, input: Tensor, indices: Tensor, *_: Any, **__: Any) -> Axes:
     for a, b in zip(t.axes(input), t.axes(indices)):
         t.unify(a, b)
-    return spatial(t, result, input)
+    return spatial(t, input)
 
 
 @rule("channel_shuffle", "native_channel_shuffle")
-def channel_shuffle(t: Tracer, result: Tensor, input: Tensor, groups: int) -> Axes:
+def channel_shuffle(t: Tracer, input: Tensor, groups: int) -> Axes:
     batch, channels, *rest = t.axes(input)
     return [batch, scale(t.rows(channels, groups), int(groups)), *rest]
 
 
 @rule("pixel_shuffle")
-def pixel_shuffle(t: Tracer, result: Tensor, input: Tensor, upscale_factor: int) -> Axes:
+def pixel_shuffle(t: Tracer, input: Tensor, upscale_factor: int) -> Axes:
     *batch, channels, height, width = t.axes(input)
     out = t.quotient(channels, upscale_factor**2)
-    return [*batch, out, *t.unslimmable([height, width], result.shape[-2:])]
+    return [*batch, out, *t.unslimmable([height, width], t.result.shape[-2:])]
 
 
 @rule("pixel_unshuffle")
-def pixel_unshuffle(t: Tracer, result: Tensor, input: Tensor, downscale_factor: int) -> Axes:
+def pixel_unshuffle(t: Tracer, input: Tensor, downscale_factor: int) -> Axes:
     *batch, channels, height, width = t.axes(input)
     out = scale(channels, downscale_factor**2)
-    return [*batch, out, *t.unslimmable([height, width], result.shape[-2:])]
+    return [*batch, out, *t.unslimmable([height, width], t.result.shape[-2:])]
 
 
 @rule("unfold")
-def unfold(t: Tracer, result: Tensor, input: Tensor, kernel_size: Any, *_: Any, **__: Any) -> Axes:
+def unfold(t: Tracer, input: Tensor, kernel_size: Any, *_: Any, **__: Any) -> Axes:
     if input.dim() != 4:
         raise NoRule
     batch, channels, *_rest = t.axes(input)
-    times = result.shape[1] // input.shape[1]
-    return [batch, scale(channels, times), fixed(result.shape[2])]
+    times = t.result.shape[1] // input.shape[1]
+    return [batch, scale(channels, times), fixed(t.result.shape[2])]
 
 
 @rule("pad")
-def pad(t: Tracer, result: Tensor, input: Tensor, pad: Sequence[int], *_: Any, **__: Any) -> Axes:
-    axes = list(t.axes(input))
+def pad(t: Tracer, input: Tensor, pad: Sequence[int], *_: Any, **__: Any) -> Axes:
+    axes = t.axes(input)
     for back, (before, after) in enumerate(zip(pad[::2], pad[1::2]), 1):
         axes[-back] = padded(t, axes[-back], before, after)
     return axes
@@ -444,8 +402,8 @@ def padded(t: Tracer, axis: Axis, before: int, after: int) -> Axis:
 
 
 @rule("cat", "concat", "concatenate")
-def cat(t: Tracer, result: Tensor, tensors: Sequence[Tensor], dim: int = 0, **kw: Any) -> Axes:
-    dim = kw.get("axis", dim) % result.dim()
+def cat(t: Tracer, tensors: Sequence[Tensor], dim: int = 0, **kw: Any) -> Axes:
+    dim = kw.get("axis", dim) % t.result.dim()
     parts = [t.axes(x) for x in tensors if not (x.dim() == 1 and x.numel() == 0)]
     joined: Axis = ()
     for axes in parts:
@@ -455,47 +413,36 @@ def cat(t: Tracer, result: Tensor, tensors: Sequence[Tensor], dim: int = 0, **kw
 
 
 @rule("stack")
-def stack(t: Tracer, result: Tensor, tensors: Sequence[Tensor], dim: int = 0) -> Axes:
+def stack(t: Tracer, tensors: Sequence[Tensor], dim: int = 0) -> Axes:
     axes = broadcast(t, [t.axes(x) for x in tensors])
-    dim %= result.dim()
+    dim %= t.result.dim()
     return [*axes[:dim], fixed(len(tensors)), *axes[dim:]]
 
 
 @rule("chunk")
-def chunk(t: Tracer, result: Any, input: Tensor, chunks: int, dim: int = 0) -> tuple[Axes, ...]:
+def chunk(t: Tracer, input: Tensor, chunks: int, dim: int = 0) -> tuple[Axes, ...]:
     axes = t.axes(input)
-    if is_fixed(axes[dim]):
-        return tuple(replaced(axes, dim, fixed(part.shape[dim])) for part in result)
-    row = t.rows(axes[dim], chunks)
-    return tuple(replaced(axes, dim, row) for _ in result)
+    if is_fixed(axes[dim]):  # the last chunk may be smaller
+        return tuple(replaced(axes, dim, fixed(part.shape[dim])) for part in t.result)
+    return (replaced(axes, dim, t.rows(axes[dim], chunks)),) * len(t.result)
 
 
 @rule("tensor_split")
 def tensor_split(
-    t: Tracer, result: Any, input: Tensor, indices_or_sections: Any, dim: int = 0
+    t: Tracer, input: Tensor, indices_or_sections: Any, dim: int = 0
 ) -> tuple[Axes, ...]:
-    if not isinstance(indices_or_sections, int):
-        raise NoRule
-    return chunk(t, result, input, indices_or_sections, dim)
+    return chunk(t, input, indices_or_sections, dim)
 
 
 @rule("split", "split_with_sizes")
-def split(
-    t: Tracer, result: Any, input: Tensor, split_size_or_sections: Any, dim: int = 0
-) -> tuple[Axes, ...]:
-    axes = t.axes(input)
-    if is_fixed(axes[dim]):
-        return tuple(replaced(axes, dim, fixed(part.shape[dim])) for part in result)
-    sizes = split_size_or_sections
-    if isinstance(sizes, int):
-        parts = len(result)
-        if isinstance(sizes, SymbolicInt) and int(sizes) * parts == length(axes[dim]):
-            row = t.rows(axes[dim], parts)
-            t.follows(row, sizes)
-            return tuple(replaced(axes, dim, row) for _ in result)
-        sizes = [sizes] * parts
+def split(t: Tracer, input: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Axes, ...]:
+    axes, sizes, parts = t.axes(input), split_size_or_sections, len(t.result)
+    if isinstance(sizes, SymbolicInt) and int(sizes) * parts == length(axes[dim]):
+        row = t.rows(axes[dim], parts)
+        t.follows(row, sizes)
+        return (replaced(axes, dim, row),) * parts
     rest, pieces = axes[dim], []
-    for size in sizes:
+    for size in [sizes] * parts if isinstance(sizes, int) else sizes:
         piece, rest = t.cut(rest, int(size))
         t.follows(piece, size)
         pieces.append(replaced(axes, dim, piece))
@@ -503,8 +450,8 @@ def split(
 
 
 @rule("unbind")
-def unbind(t: Tracer, result: Any, input: Tensor, dim: int = 0) -> Axes:
-    axes = list(t.axes(input))
+def unbind(t: Tracer, input: Tensor, dim: int = 0) -> Axes:
+    axes = t.axes(input)
     t.freeze(axes.pop(dim))
     return axes
 
@@ -524,34 +471,32 @@ def unpacked(sizes: Any) -> Any:
 
 
 @rule("view", "reshape", "_unsafe_view", reuses="view")
-def reshape(t: Tracer, result: Tensor, input: Tensor, *sizes: Any, shape: Any = None) -> Axes:
+def reshape(t: Tracer, input: Tensor, *sizes: Any, shape: Any = None) -> Axes:
     wanted = unpacked(sizes if shape is None else shape)
     if isinstance(wanted, torch.dtype):
         raise NoRule
-    return regroup(t, t.axes(input), list(wanted), list(result.shape))
+    return regroup(t, t.axes(input), list(wanted), list(t.result.shape))
 
 
 @rule("flatten", reuses="view")
-def flatten(
-    t: Tracer, result: Tensor, input: Tensor, start_dim: int = 0, end_dim: int = -1
-) -> Axes:
+def flatten(t: Tracer, input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Axes:
     axes = t.axes(input)
     start, stop = start_dim % len(axes), end_dim % len(axes) + 1
     return [*axes[:start], t.merge(axes[start:stop]), *axes[stop:]]
 
 
 @rule("unflatten", reuses="view")
-def unflatten(t: Tracer, result: Tensor, input: Tensor, dim: int, sizes: Sequence[int]) -> Axes:
+def unflatten(t: Tracer, input: Tensor, dim: int, sizes: Sequence[int]) -> Axes:
     axes = t.axes(input)
     dim %= len(axes)
-    shape = list(result.shape[dim : dim + len(sizes)])
+    shape = list(t.result.shape[dim : dim + len(sizes)])
     return [*axes[:dim], *factored(t, axes[dim], list(sizes), shape), *axes[dim + 1 :]]
 
 
 @rule("view_as", "reshape_as", reuses="view")
-def reshape_as(t: Tracer, result: Tensor, input: Tensor, other: Tensor) -> Axes:
+def reshape_as(t: Tracer, input: Tensor, other: Tensor) -> Axes:
     wanted = [SymbolicInt.of(t.algebra, axis) for axis in t.axes(other)]
-    return regroup(t, t.axes(input), wanted, list(result.shape))
+    return regroup(t, t.axes(input), wanted, list(t.result.shape))
 
 
 def regroup(t: Tracer, axes: Axes, wanted: list[int], shape: list[int]) -> Axes:
@@ -606,44 +551,8 @@ def factored(t: Tracer, axis: Axis, wanted: list[int], shape: list[int]) -> Axes
     return [fixed(shape[0]), *factored(t, row, wanted[1:], shape[1:])]
 
 
-@rule("permute", reuses="view")
-def permute(t: Tracer, result: Tensor, input: Tensor, *dims: Any, **kw: Any) -> Axes:
-    axes = t.axes(input)
-    return [axes[dim] for dim in unpacked(kw.get("dims", dims))]
-
-
-@rule("transpose", "swapaxes", "swapdims", reuses="view")
-def transpose(t: Tracer, result: Tensor, input: Tensor, dim0: int, dim1: int) -> Axes:
-    axes = list(t.axes(input))
-    axes[dim0], axes[dim1] = axes[dim1], axes[dim0]
-    return axes
-
-
-@rule("t", "T", "mT", "adjoint", "H", "mH", reuses="view")
-def matrix_transpose(t: Tracer, result: Tensor, input: Tensor) -> Axes:
-    axes = t.axes(input)
-    if len(axes) != 2 and t.op in ("t", "T", "H"):
-        return list(reversed(axes))
-    return [*axes[:-2], *reversed(axes[-2:])]
-
-
-@rule("movedim", "moveaxis", reuses="view")
-def movedim(t: Tracer, result: Tensor, input: Tensor, source: int, destination: int) -> Axes:
-    axes = list(t.axes(input))
-    axis = axes.pop(source)
-    axes.insert(destination % input.dim(), axis)
-    return axes
-
-
-@rule("unsqueeze", reuses="view")
-def unsqueeze(t: Tracer, result: Tensor, input: Tensor, dim: int) -> Axes:
-    axes = list(t.axes(input))
-    axes.insert(dim % result.dim(), fixed(1))
-    return axes
-
-
 @rule("squeeze", reuses="view")
-def squeeze(t: Tracer, result: Tensor, input: Tensor, dim: Any = None) -> Axes:
+def squeeze(t: Tracer, input: Tensor, dim: Any = None) -> Axes:
     axes = t.axes(input)
     if dim is None:
         # A slimmable axis of one channel would vanish in a child; the trial children show that.
@@ -653,88 +562,60 @@ def squeeze(t: Tracer, result: Tensor, input: Tensor, dim: Any = None) -> Axes:
 
 
 @rule("expand", "broadcast_to", reuses="view")
-def expand(t: Tracer, result: Tensor, input: Tensor, *sizes: Any, **kw: Any) -> Axes:
+def expand(t: Tracer, input: Tensor, *sizes: Any, **kw: Any) -> Axes:
     wanted = unpacked(kw.get("size", sizes))
-    axes = [fixed(1)] * (result.dim() - input.dim()) + t.axes(input)
+    axes = [fixed(1)] * (t.result.dim() - input.dim()) + t.axes(input)
     for position, (axis, size) in enumerate(zip(axes, wanted, strict=True)):
         if is_fixed(axis) and length(axis) == 1:
-            axes[position] = t.length_axis(result.shape[position] if int(size) == -1 else size)
+            axes[position] = t.length_axis(t.result.shape[position] if int(size) == -1 else size)
         elif int(size) != -1:
             t.follows(axis, size)
     return axes
 
 
 @rule("expand_as", reuses="view")
-def expand_as(t: Tracer, result: Tensor, input: Tensor, other: Tensor) -> Axes:
+def expand_as(t: Tracer, input: Tensor, other: Tensor) -> Axes:
     return broadcast(t, [t.axes(input), t.axes(other)])
 
 
 @rule("repeat", "tile")
-def repeat(t: Tracer, result: Tensor, input: Tensor, *sizes: Any) -> Axes:
-    times = unpacked(sizes)
-    axes = [fixed(1)] * (result.dim() - input.dim()) + t.axes(input)
-    if len(times) != len(axes):
-        raise NoRule
-    return [repeated(t, axis, n) for axis, n in zip(axes, times)]
-
-
-def repeated(t: Tracer, axis: Axis, times: int) -> Axis:
-    if is_fixed(axis) and length(axis) == 1:
-        return t.length_axis(times)
-    if isinstance(times, SymbolicInt):
-        times.freeze(t.why)
-    return axis * int(times)
+def repeat(t: Tracer, input: Tensor, *sizes: Any) -> Axes:
+    axes = [fixed(1)] * (t.result.dim() - input.dim()) + t.axes(input)
+    for position, (axis, times) in enumerate(zip(axes, unpacked(sizes), strict=True)):
+        if is_fixed(axis) and length(axis) == 1:
+            axes[position] = t.length_axis(times)
+        else:
+            if isinstance(times, SymbolicInt):
+                times.freeze(t.why)
+            axes[position] = axis * int(times)
+    return axes
 
 
 @rule("repeat_interleave")
 def repeat_interleave(
-    t: Tracer, result: Tensor, input: Tensor, repeats: Any, dim: int | None = None, **_: Any
+    t: Tracer, input: Tensor, repeats: Any, dim: int | None = None, **_: Any
 ) -> Axes:
     if not isinstance(repeats, int) or isinstance(repeats, SymbolicInt) or dim is None:
         raise NoRule
-    axes = list(t.axes(input))
-    axes[dim] = scale(axes[dim], repeats)
-    return axes
+    axes = t.axes(input)
+    return replaced(axes, dim, scale(axes[dim], repeats))
 
 
 @rule("__getitem__")
-def getitem(t: Tracer, result: Tensor, input: Tensor, key: Any) -> Axes:
-    return indexed(t, t.axes(input), key)
-
-
-@rule("select")
-def select(t: Tracer, result: Tensor, input: Tensor, dim: int, index: int) -> Axes:
-    return indexed(t, t.axes(input), (slice(None),) * (dim % input.dim()) + (index,))
-
-
-@rule("narrow")
-def narrow(t: Tracer, result: Tensor, input: Tensor, dim: int, start: int, length: int) -> Axes:
-    key = slice(start, start + length)
-    return indexed(t, t.axes(input), (slice(None),) * (dim % input.dim()) + (key,))
-
-
-@rule("__setitem__")
-def setitem(t: Tracer, result: Any, input: Tensor, key: Any, value: Any) -> Axes:
-    target = indexed(t, t.axes(input), key)
-    if isinstance(value, Tensor):
-        broadcast(t, [target, t.axes(value)])
-    return t.axes(input)
-
-
-def indexed(t: Tracer, axes: Axes, key: Any) -> Axes:
+def getitem(t: Tracer, input: Tensor, key: Any) -> Axes:
     keys = list(key) if isinstance(key, tuple) else [key]
     if any(not isinstance(k, (int, slice, type(None), type(...))) for k in keys):
         raise NoRule
     given = sum(k is not None and k is not ... for k in keys)
     if not any(k is ... for k in keys):
         keys.append(...)
-    rest, result = list(axes), Axes()
+    rest, result = t.axes(input), Axes()
     for k in keys:
         if k is None:
             result.append(fixed(1))
         elif k is ...:
-            for _ in range(len(axes) - given):
-                result.append(rest.pop(0))
+            count = input.dim() - given
+            result, rest = result + rest[:count], rest[count:]
         elif isinstance(k, int):
             axis = rest.pop(0)
             if int(k) not in (0, -1):
@@ -742,6 +623,24 @@ def indexed(t: Tracer, axes: Axes, key: Any) -> Axes:
         else:
             result.append(sliced(t, rest.pop(0), k))
     return result
+
+
+@rule("select")
+def select(t: Tracer, input: Tensor, dim: int, index: Any) -> Axes:
+    return getitem(t, input, (slice(None),) * (dim % input.dim()) + (index,))
+
+
+@rule("narrow")
+def narrow(t: Tracer, input: Tensor, dim: int, start: int, length: int) -> Axes:
+    return select(t, input, dim, slice(start, start + length))
+
+
+@rule("__setitem__")
+def setitem(t: Tracer, input: Tensor, key: Any, value: Any) -> Axes:
+    target = getitem(t, input, key)
+    if isinstance(value, Tensor):
+        broadcast(t, [target, t.axes(value)])
+    return t.axes(input)
 
 
 def sliced(t: Tracer, axis: Axis, part: slice) -> Axis:
@@ -766,55 +665,57 @@ def sliced(t: Tracer, axis: Axis, part: slice) -> Axis:
     return piece
 
 
-# --- reductions -----------------------------------------------------------------------------------
+# --- permutations and reductions ------------------------------------------------------------------
 
 
 @rule(
     *("mean", "sum", "prod", "amax", "amin", "std", "var", "var_mean", "std_mean", "logsumexp"),
-    *("norm", "vector_norm", "linalg_vector_norm", "argmax", "argmin", "all", "any", "median"),
+    *("norm", "vector_norm", "linalg_vector_norm", "all", "any", "median"),
     *("nanmean", "nansum", "count_nonzero", "aminmax"),
 )
-def reduction(
-    t: Tracer, result: Any, input: Tensor, *args: Any, keepdim: bool = False, **kw: Any
-) -> Axes:
-    position = 1 if t.op in ("norm", "vector_norm", "linalg_vector_norm") else 0
-    dim = kw.get("dim", kw.get("axis", args[position] if len(args) > position else None))
-    if isinstance(dim, (bool, torch.dtype)):
-        raise NoRule
-    axes = t.axes(input)
+@rule(
+    *("permute", "transpose", "swapaxes", "swapdims", "movedim", "moveaxis", "unsqueeze"),
+    *("t", "T", "mT", "adjoint", "H", "mH"),
+    reuses="view",
+)
+def probe(t: Tracer, input: Tensor, *args: Any, out: Any = None, **kwargs: Any) -> Axes:
+    """Find where the axes go by a trial with a small tensor whose axes have different lengths."""
+    trial = torch.empty(*range(2, input.dim() + 2), dtype=input.dtype, device="meta")
+    result = t.func(trial, *args, **kwargs)
+    t.counter.since_last_call()  # the trial itself does not count
     shape = (result[0] if isinstance(result, tuple) else result).shape
-    if t.op in ("argmax", "argmin"):  # the index of a channel has a meaning
-        for axis in axes if dim is None else [axes[dim]]:
+    axes = t.axes(input)
+    return [axes[size - 2] if size > 1 else fixed(1) for size in shape]
+
+
+@rule("argmax", "argmin")
+def index_of_extreme(t: Tracer, input: Tensor, *args: Any, **kwargs: Any) -> Axes:
+    axes = probe(t, input, *args, **kwargs)
+    kept = list(axes)
+    for axis in t.axes(input):
+        if axis in kept:
+            kept.remove(axis)
+        else:  # the index of a channel has a meaning
             t.freeze(axis)
-    if dim is None or (isinstance(dim, (tuple, list)) and not dim):
-        return [fixed(1) for _ in shape]
-    dims = {int(d) % len(axes) for d in ((dim,) if isinstance(dim, int) else dim)}
-    if len(shape) == len(axes):
-        return [fixed(1) if d in dims else axis for d, axis in enumerate(axes)]
-    return [axis for d, axis in enumerate(axes) if d not in dims]
+    return axes
 
 
 @rule("max", "min")
-def extreme(t: Tracer, result: Any, input: Tensor, *args: Any, **kw: Any) -> Axes:
+def extreme(t: Tracer, input: Tensor, *args: Any, **kw: Any) -> Axes:
     if args and isinstance(args[0], Tensor):
-        return pointwise(t, result, input, *args)
-    return reduction(t, result, input, *args, **kw)
+        return pointwise(t, input, *args)
+    return probe(t, input, *args, **kw)
 
 
 # --- new tensors ----------------------------------------------------------------------------------
 
 
-@rule("zeros", "ones", "empty", "rand", "randn")
-def new(t: Tracer, result: Tensor, *sizes: Any, **kw: Any) -> Axes:
-    return [t.length_axis(size) for size in unpacked(kw.get("size", sizes))]
-
-
-@rule("new_zeros", "new_ones", "new_empty")
-def new_like(t: Tracer, result: Tensor, input: Tensor, *sizes: Any, **kw: Any) -> Axes:
-    return new(t, result, *sizes, **kw)
-
-
-@rule("full", "new_full")
-def new_full(t: Tracer, result: Tensor, *args: Any, **kw: Any) -> Axes:
-    size = kw.get("size", args[1] if args and isinstance(args[0], Tensor) else args[0])
+@rule(
+    *("zeros", "ones", "empty", "rand", "randn", "full"),
+    *("new_zeros", "new_ones", "new_empty", "new_full"),
+)
+def new(t: Tracer, *args: Any, size: Any = None, **_: Any) -> Axes:
+    given = [argument for argument in args if not isinstance(argument, Tensor)]
+    if size is None:  # a value follows the size of torch.full
+        size = given[0] if t.op in ("full", "new_full") else unpacked(given)
     return [t.length_axis(n) for n in size]

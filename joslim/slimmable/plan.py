@@ -17,10 +17,8 @@ from joslim.errors import UserError, unknown
 from joslim.slimmable.blueprint import Blueprint, Layer, Layout, Stretch, Term
 from joslim.slimmable.layer_specs import LayerSpec, own_tensors
 from joslim.slimmable.symbolic_axes import (
-    Algebra,
     Axis,
     Var,
-    fixed,
     form,
     is_fixed,
     length,
@@ -88,17 +86,6 @@ class Plan:
                 var.units = var.full
 
 
-def freeze_unused(
-    specs: dict[nn.Module, LayerSpec], tracers: Sequence[Tracer], algebra: Algebra
-) -> None:
-    """Freeze channels that no layer has produced on the example."""
-    made = {var for tracer in tracers for p in tracer.produced for var in form(p.axis)[1]}
-    for spec in specs.values():
-        for axis in spec.axes():
-            for var in set(form(axis)[1]) - made:
-                algebra.bind(var, fixed(var.units, "it did not run on the example"), "")
-
-
 def make_plan(
     model: nn.Module,
     specs: dict[nn.Module, LayerSpec],
@@ -164,7 +151,7 @@ def tied(patterns: list[str], aliases: list[set[str]], produced: list[Produced])
     """Return the positions of the Dims that these patterns name."""
     members: set[int] = set()
     for pattern in patterns:
-        names = {p.module for p in matching("tie", pattern, produced)}
+        names = matching("tie", pattern, produced)
         found = {i for i, known in enumerate(aliases) if known & names}
         if not found:
             why = next(f for f in frozen_layers(produced) if f.layer in names)
@@ -179,21 +166,18 @@ def lowest(aliases: list[set[str]], produced: list[Produced], low: Low) -> list[
         return [float(low)] * len(aliases)
     lows = [DEFAULT_LOW] * len(aliases)
     for pattern, value in low.items():
-        names = {p.module for p in matching("low", pattern, produced)}
+        names = matching("low", pattern, produced)
         lows = [float(value) if known & names else old for known, old in zip(aliases, lows)]
     return lows
 
 
-def matching(option: str, pattern: str, produced: Iterable[Produced]) -> list[Produced]:
-    """Return the layers that match the pattern, or that are in a module of this name."""
-    produced = list(produced)
-    found = [
-        p
-        for p in produced
-        if fnmatch.fnmatchcase(p.module, pattern) or p.module.startswith(f"{pattern}.")
-    ]
+def matching(option: str, pattern: str, produced: list[Produced]) -> set[str]:
+    """Return the names of layers that match the pattern, or that are in a module of this name."""
+    names = dict.fromkeys(p.module for p in produced)
+    prefix = f"{pattern}."
+    found = {n for n in names if fnmatch.fnmatchcase(n, pattern) or n.startswith(prefix)}
     if not found:
-        raise unknown(option, pattern, dict.fromkeys(p.module for p in produced))
+        raise unknown(option, pattern, names)
     return found
 
 
@@ -201,10 +185,8 @@ def frozen_layers(produced: list[Produced]) -> list[Frozen]:
     """Return the layers whose output channels cannot be slimmed."""
     found: dict[str, Frozen] = {}
     for p in produced:
-        axis = resolve(p.axis)
-        if is_fixed(axis) and p.module not in found:
-            why = next((s.why for s in axis if s.why), "it has a single channel")
-            found[p.module] = Frozen(p.module, length(axis), why)
+        if is_fixed(p.axis) and p.module not in found:
+            found[p.module] = Frozen(p.module, length(p.axis), reason([p.axis]))
     return list(found.values())
 
 
@@ -212,16 +194,20 @@ def unseen_layers(
     model: nn.Module, specs: dict[nn.Module, LayerSpec], produced: list[Produced]
 ) -> Iterator[Frozen]:
     """Yield frozen layers whose output was not seen: recurrent ones, or ones that never ran."""
-    known = {p.module for p in produced}
+    known = {"", *(p.module for p in produced)}
     for name, module in model.named_modules():
-        if not name or name in known or module not in specs:
+        if name in known or module not in specs:
             continue
         tensors = specs[module].tensors
         weights = [axes for n, axes in tensors.items() if n in module._parameters and len(axes) > 1]
         if weights and all(is_fixed(axis) for axes in weights for axis in axes):
-            segments = (segment for axis in weights[0] for segment in resolve(axis))
-            why = next((s.why for s in segments if s.why), "it has a single channel")
-            yield Frozen(name, length(weights[0][0]), why)
+            yield Frozen(name, length(weights[0][0]), reason(weights[0]))
+
+
+def reason(axes: list[Axis]) -> str:
+    """Return why fixed axes cannot be slimmed."""
+    segments = (segment for axis in axes for segment in resolve(axis))
+    return next((s.why for s in segments if s.why), "it has a single channel")
 
 
 class Layouts:
@@ -316,17 +302,18 @@ class Maps:
         self.maps: list[Node] = []
         self._map_of: dict[int, int] = {}
         self._made: list[int] = []
+        self._needed_until: list[int] = []
         self._last_read: dict[int, int] = {}
         for time, op in enumerate(ops):
             for node in op.reads:
                 self._last_read[node.number] = len(ops) if op.name == "output" else time
-        self._needed_until: list[int] = []
         for time, op in enumerate(ops):
             for node in op.reads:
                 if not node.constant and node.number not in self._map_of:
-                    self._new(node, -1)
+                    self._place(node, len(self.maps), -1)
             for node in op.writes:
-                self._place(node, op, time)
+                if node.number not in self._map_of:
+                    self._place(node, self._home(node, op, time), time)
 
     def of(self, op: Op) -> tuple[int, ...]:
         """Return the maps that an operation reads and writes, without its weights."""
@@ -343,29 +330,21 @@ class Maps:
             if made < time < last and m not in own
         )
 
-    def _place(self, node: Node, op: Op, time: int) -> None:
-        if node.number in self._map_of:
-            return
-        if op.reuses:
-            for source in op.reads:
-                if not source.constant and self._can_take(source, node, op, time):
-                    self._join(node, self._map_of[source.number])
-                    return
-        self._new(node, time)
+    def _home(self, node: Node, op: Op, time: int) -> int:
+        """Return the map whose memory a result takes, or the number of a new map."""
+        for source in op.reads if op.reuses else ():
+            if not source.constant:
+                position = self._map_of[source.number]
+                same_size = [form(a) for a in source.axes] == [form(a) for a in node.axes]
+                if op.reuses == "view" or (same_size and self._needed_until[position] <= time):
+                    return position
+        return len(self.maps)
 
-    def _can_take(self, source: Node, node: Node, op: Op, time: int) -> bool:
-        if op.reuses == "view":
-            return True
-        same_size = [form(a) for a in source.axes] == [form(a) for a in node.axes]
-        return same_size and self._needed_until[self._map_of[source.number]] <= time
-
-    def _new(self, node: Node, time: int) -> None:
-        self.maps.append(node)
-        self._made.append(time)
-        self._needed_until.append(-1)
-        self._join(node, len(self.maps) - 1)
-
-    def _join(self, node: Node, position: int) -> None:
+    def _place(self, node: Node, position: int, time: int) -> None:
+        if position == len(self.maps):
+            self.maps.append(node)
+            self._made.append(time)
+            self._needed_until.append(-1)
         self._map_of[node.number] = position
         last = self._last_read.get(node.number, -1)
         self._needed_until[position] = max(self._needed_until[position], last)

@@ -113,14 +113,18 @@ def is_real(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
+def all_agree(
+    ones: Sequence[Tensor], others: Sequence[Tensor], tolerance: float = TOLERANCE
+) -> bool:
+    pairs = zip(ones, others)
+    return len(ones) == len(others) and all(agree(a, b, tolerance) for a, b in pairs)
+
+
 def agree(a: Tensor, b: Tensor, tolerance: float = TOLERANCE) -> bool:
     """Tell whether two outputs differ by no more than rounding.
 
-    Args:
-        a: One output.
-        b: The other output.
-        tolerance: Allowed difference of real numbers, as a share of the largest finite one; and
-            share of integers that may differ, because the reals behind them are nearly equal.
+    The tolerance is the allowed difference of real numbers, as a share of the largest finite one;
+    and the share of integers that may differ, because the reals behind them are nearly equal.
     """
     if a.shape != b.shape or a.dtype != b.dtype:
         return False

@@ -1,7 +1,7 @@
 """`joslim.slim`: make an ordinary network slimmable.
 
 The flow: check the arguments, trace the network (tracing.py), make a plan (plan.py), prove it with
-trial children (extract.py), and change the classes of the layers (net.py).
+trial children, and change the classes of the layers (net.py).
 """
 
 from __future__ import annotations
@@ -18,30 +18,28 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from joslim.errors import UserError
-from joslim.slimmable.counter import Counter
-from joslim.slimmable.extract import extract_child
-from joslim.slimmable.layer_specs import has_groups, layer_spec
+from joslim.slimmable.layer_specs import layer_spec
 from joslim.slimmable.layers import SlimmableLayer, restore_layer
-from joslim.slimmable.net import RESERVED, SlimmableNet, make_slimmable
+from joslim.slimmable.net import RESERVED, SlimmableNet, extract_child, make_slimmable
 from joslim.slimmable.plan import (
     DEFAULT_LOW,
     Low,
     Options,
     Plan,
     Tie,
-    freeze_unused,
     make_plan,
     matching,
 )
 from joslim.slimmable.running import (
     agree,
+    all_agree,
     first_line,
     no_side_effects,
     outputs_of,
     tensors_in,
 )
 from joslim.slimmable.symbolic_axes import Algebra, Locked, Segment, is_fixed, variables
-from joslim.slimmable.tracing import OpFailed, Tracer, trace
+from joslim.slimmable.tracing import Counter, OpFailed, Tracer, trace
 from joslim.space import Widths, WidthSpace
 
 
@@ -144,7 +142,20 @@ def check_fits(model: nn.Module, inputs: tuple[Any, ...]) -> None:
         for module in model.modules()
     ):
         raise UserError("model: it is compiled; slim it first: torch.compile(joslim.slim(m, x))")
-    check_devices(model, inputs)
+    # Networks on the meta device are traced without values.
+    on_meta = {tensor.is_meta for tensor in chain(model.parameters(), model.buffers())}
+    if len(on_meta) > 1:
+        raise UserError(
+            "model: some of its tensors are on the meta device and have no values; type "
+            "model.to_empty(device='cpu') and load its weights first"
+        )
+    for tensor in tensors_in(inputs):
+        if on_meta and tensor.is_meta not in on_meta:
+            wanted = "meta" if on_meta == {True} else "cpu"
+            raise UserError(
+                f"example_input: it is on the device {tensor.device}, the model is not; type "
+                f"torch.zeros(shape, device={wanted!r})"
+            )
     if taken := [name for name in RESERVED if hasattr(model, name)]:
         raise UserError(f"model: it has an attribute {taken[0]!r}, which joslim needs; rename it")
     try:
@@ -155,23 +166,6 @@ def check_fits(model: nn.Module, inputs: tuple[Any, ...]) -> None:
         raise UserError(
             f"example_input: {type(model).__name__} does not run on {shapes}: {first_line(error)}"
         ) from error
-
-
-def check_devices(model: nn.Module, inputs: tuple[Any, ...]) -> None:
-    """Check that model and example are both on the meta device (tracing without values) or not."""
-    on_meta = {tensor.is_meta for tensor in chain(model.parameters(), model.buffers())}
-    if len(on_meta) > 1:
-        raise UserError(
-            "model: some of its tensors are on the meta device and have no values; type "
-            "model.to_empty(device='cpu') and load its weights first"
-        )
-    wanted = "meta" if on_meta == {True} else "cpu"
-    for tensor in tensors_in(inputs):
-        if on_meta and tensor.is_meta not in on_meta:
-            raise UserError(
-                f"example_input: it is on the device {tensor.device}, the model is not; type "
-                f"torch.zeros(shape, device={wanted!r})"
-            )
 
 
 def first_sample(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -210,11 +204,17 @@ def samples_are_independent(model: nn.Module, inputs: tuple[Any, ...], count: in
 
     The first sample is not enough: in a recurrent network it does not depend on the others either.
     """
+
+    def outputs_and_macs(inputs: tuple[Any, ...]) -> tuple[list[Tensor], int]:
+        with no_side_effects(model, training=False), Counter() as counter:
+            outputs = tensors_in(model(*inputs))
+        return outputs, counter.since_last_call()[0]
+
     try:
         inputs = tree_map(made_distinct, inputs)
-        outputs, macs = outputs_and_macs(model, inputs)
+        outputs, macs = outputs_and_macs(inputs)
         for start in (0, count - 1):
-            alone, own_macs = outputs_and_macs(model, samples(inputs, start, start + 1))
+            alone, own_macs = outputs_and_macs(samples(inputs, start, start + 1))
             if count * own_macs != macs or len(alone) != len(outputs):
                 return False
             if not all(is_part(a, b, start, count) for a, b in zip(alone, outputs)):
@@ -232,13 +232,6 @@ def made_distinct(leaf: Any) -> Any:
         return leaf
     generator = torch.Generator().manual_seed(0)
     return leaf + torch.rand(leaf.shape, generator=generator).to(leaf)
-
-
-def outputs_and_macs(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[list[Tensor], int]:
-    """Run the model in eval mode, and return its outputs and their multiply-adds."""
-    with no_side_effects(model, training=False), Counter() as counter:
-        outputs = tensors_in(model(*inputs))
-    return outputs, counter.since_last_call()[0]
 
 
 def is_part(alone: Tensor, whole: Tensor, position: int, count: int) -> bool:
@@ -261,11 +254,11 @@ class Analysis:
         self.options = options
         self._trace(slim_in_groups=set())
         # Where whole groups cannot be dropped, it may still be possible to slim each group.
-        stuck = set()
-        for module, spec in self.specs.items():
-            groups: Any = spec.attributes.get("groups", spec.attributes.get("num_groups"))
-            if has_groups(module) and groups is not None and is_fixed(groups):
-                stuck.add(module)
+        stuck = {
+            module
+            for module, spec in self.specs.items()
+            if spec.groups is not None and is_fixed(spec.groups)
+        }
         if stuck:
             free = self._count_free()
             self._trace(slim_in_groups=stuck)
@@ -302,10 +295,15 @@ class Analysis:
     def settled_plan(self) -> Plan:
         """Return a plan under which trial children have the expected sizes."""
         produced = [p for tracer in self.tracers for p in tracer.produced]
-        freeze_unused(self.specs, self.tracers, self.algebra)
+        made = {var for p in produced for var in variables(p.axis)}
+        for axis in (axis for spec in self.specs.values() for axis in spec.axes()):
+            for var in variables(axis) - made:
+                self.algebra.freeze((Segment(var, 1),), "it did not run on the example")
         for pattern in self.options.keep:
-            for p in matching("keep", pattern, produced):
-                self.algebra.freeze(p.axis, f"kept, as asked for by {pattern!r}")
+            names = matching("keep", pattern, produced)
+            for p in produced:
+                if p.module in names:
+                    self.algebra.freeze(p.axis, f"kept, as asked for by {pattern!r}")
         while True:
             plan = make_plan(self.model, self.specs, self.tracers, self.options)
             if not len(plan.space):
@@ -353,29 +351,25 @@ def trial_children(space: WidthSpace) -> list[Widths]:
 
 def check_children(net: SlimmableNet, modes: Sequence[bool]) -> None:
     """Check that children run in place equal the extracted ones, in eval and in train mode."""
+
+    def outputs_in_place(widths: Widths, training: bool) -> list[Tensor]:
+        with no_side_effects(net, training), net.at(widths):
+            return outputs_of(net, net.example)
+
     for widths in trial_children(net.space):
         child = net._cut(widths)
         for training in modes:
-            sliced = outputs_at(net, widths, training)
+            in_place = outputs_in_place(widths, training)
             with no_side_effects(child, training):
-                cut = outputs_of(child, net.example)
-            if all_agree(sliced, cut):
+                cut_out = outputs_of(child, net.example)
+            if all_agree(in_place, cut_out):
                 continue
-            if training and not all_agree(outputs_at(net, widths, training), sliced):
+            if training and not all_agree(outputs_in_place(widths, training), in_place):
                 continue  # the outputs are random, so that nothing can be compared
             raise UserError(
                 f"model: a child of {type(net).__name__} cut out differs from the same child "
                 "run in place; its forward must keep state that slim() cannot see"
             )
-
-
-def outputs_at(net: SlimmableNet, widths: Widths, training: bool) -> list[Tensor]:
-    with no_side_effects(net, training), net.at(widths):
-        return outputs_of(net, net.example)
-
-
-def all_agree(ones: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
-    return len(ones) == len(others) and all(map(agree, ones, others))
 
 
 def warn_of_uncounted(net: SlimmableNet) -> None:

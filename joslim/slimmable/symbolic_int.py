@@ -41,16 +41,81 @@ def reason_of_comparison(other: Any) -> str:
             if layers and layers[0] is not torch.nn.Module:
                 return f"feeds nn.{layers[0].__name__}, which needs a fixed size"
         elif frame.f_globals.get("__package__") != __package__:
-            what = "another size" if isinstance(other, (SymbolicInt, DerivedInt)) else other
+            what = "another size" if isinstance(other, DerivedInt) else other
             return f"compared with {what} in {path.name}:{frame.f_lineno}"
         frame = frame.f_back
     return "compared in forward"
 
 
-class SymbolicInt(int):
-    """The integer (length of `plus` - length of `minus`) / `over`."""
+class DerivedInt(int):
+    """A number that was computed from symbolic sizes by arithmetic that is not followed.
+
+    At another width it may have another value. It freezes its channels as soon as anything depends
+    on it: a comparison, a truth value, an argument of a torch operation.
+    """
 
     algebra: Algebra
+    sources: Axis  # the axes that the number is computed from
+
+    def freeze(self, why: str) -> None:
+        self.algebra.freeze(self.sources, why)
+
+    def _compared(self, other: Any) -> None:
+        """Freeze both numbers, because at another width the comparison may end differently."""
+        why = reason_of_comparison(other)
+        for number in (self, other):
+            if isinstance(number, DerivedInt):
+                number.freeze(why)
+
+    def __bool__(self) -> bool:
+        self._compared(0)
+        return int(self) != 0
+
+    __hash__ = int.__hash__
+
+
+def _arithmetic(name: str) -> Any:
+    def operate(self: Any, *others: Any) -> Any:
+        value = getattr(int, name)(int(self), *map(plain, others))
+        if type(value) is not int:  # NotImplemented for a float, whose own method is called then
+            return value
+        result = DerivedInt(value)
+        result.algebra = self.algebra
+        result.sources = sum((getattr(number, "sources", ()) for number in (self, *others)), ())
+        return result
+
+    return operate
+
+
+def _comparison(name: str) -> Any:
+    def compare(self: Any, other: Any) -> Any:
+        if isinstance(other, (int, float)):
+            self._compared(other)
+        return getattr(int, name)(int(self), plain(other))
+
+    return compare
+
+
+for _name in ("add", "sub", "mul", "floordiv", "mod", "and", "or", "xor", "lshift", "rshift"):
+    setattr(DerivedInt, f"__{_name}__", _arithmetic(f"__{_name}__"))
+    setattr(DerivedInt, f"__r{_name}__", _arithmetic(f"__r{_name}__"))
+for _name in ("__neg__", "__abs__", "__invert__", "__pow__"):
+    setattr(DerivedInt, _name, _arithmetic(_name))
+for _name in ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"):
+    setattr(DerivedInt, _name, _comparison(_name))
+
+
+def plain(number: Any) -> Any:
+    """Return a symbolic integer as a plain one."""
+    return int(number) if isinstance(number, DerivedInt) else number
+
+
+class SymbolicInt(DerivedInt):
+    """The integer (length of `plus` - length of `minus`) / `over`.
+
+    Arithmetic that has no such form gives a DerivedInt.
+    """
+
     plus: Axis
     minus: Axis
     over: int
@@ -62,7 +127,8 @@ class SymbolicInt(int):
         if is_fixed(plus) and is_fixed(minus):
             return value
         result = SymbolicInt(value)
-        result.algebra, result.plus, result.minus, result.over = algebra, plus, minus, over
+        result.algebra, result.sources = algebra, plus + minus
+        result.plus, result.minus, result.over = plus, minus, over
         return result
 
     @property
@@ -86,52 +152,36 @@ class SymbolicInt(int):
         times = {var: inner * self.over for var, inner in coefficients.items()}
         return self.is_one_axis and form(self.plus) == (constant * self.over, times)
 
-    @property
-    def sources(self) -> Axis:
-        """The axes that this number is computed from."""
-        return self.plus + self.minus
-
-    def _derived(self, value: Any) -> Any:
-        return derived(value, self.algebra, self.sources)
-
-    def freeze(self, why: str) -> None:
-        self.algebra.freeze(self.plus, why)
-        self.algebra.freeze(self.minus, why)
+    def _pairs_with(self, other: Any) -> bool:
+        """Tell whether both numbers are lengths of axes, divided by the same number."""
+        if not isinstance(other, SymbolicInt):
+            return False
+        return self.is_one_axis and other.is_one_axis and self.over == other.over
 
     def __add__(self, other: Any) -> int:
         if type(other) is int and other == 0:
             return self
-        if (
-            self.is_one_axis
-            and isinstance(other, SymbolicInt)
-            and other.is_one_axis
-            and self.over == other.over
-        ):
+        if self._pairs_with(other):
             return SymbolicInt.of(self.algebra, self.plus + other.plus, over=self.over)
         if self.is_one_axis and type(other) is int and other > 0:
             plus = self.plus + fixed(other * self.over)
             return SymbolicInt.of(self.algebra, plus, over=self.over)
-        return self._derived(int(self) + plain(other))
+        return super().__add__(other)
 
     __radd__ = __add__
 
     def __sub__(self, other: Any) -> int:
         if type(other) is int and other == 0:
             return self
-        if (
-            isinstance(other, SymbolicInt)
-            and self.is_one_axis
-            and other.is_one_axis
-            and self.over == other.over == 1
-        ):
+        if self._pairs_with(other) and self.over == 1:
             return SymbolicInt.of(self.algebra, self.plus, minus=other.plus)
-        return self._derived(int(self) - plain(other))
+        return super().__sub__(other)
 
     def __mul__(self, other: Any) -> Any:
         if isinstance(other, float) and other > 0 and (1 / other).is_integer():
             return self / int(1 / other)
         if type(other) is not int or not self.is_one_axis or other < 1:
-            return self._derived(int(self) * plain(other))
+            return super().__mul__(other)
         if self.over % other == 0:
             self.axis("divided")  # c // 2 * 2 is c only where c is even
             return SymbolicInt.of(self.algebra, self.plus, over=self.over // other)
@@ -141,7 +191,7 @@ class SymbolicInt(int):
 
     def __floordiv__(self, other: Any) -> int:
         if type(other) is not int or not self.is_one_axis or other < 1 or int(self) % other:
-            return self._derived(int(self) // plain(other))
+            return super().__floordiv__(other)
         return SymbolicInt.of(self.algebra, self.plus, over=self.over * other)
 
     def __truediv__(self, other: Any) -> float:
@@ -153,49 +203,23 @@ class SymbolicInt(int):
         if type(other) is int and other > 0 and self.is_one_axis and int(self) % other == 0:
             self.algebra.rows(self.axis("divided"), other, f"divided by {other}")
             return 0
-        return self._derived(int(self) % plain(other))
+        return super().__mod__(other)
 
-    def _compared(self, other: Any, result: bool) -> bool:
-        """Make sure that a comparison has the same result at every width.
-
-        The axes of equal numbers are unified. Different numbers could be equal at another width, so
-        their axes are frozen.
-        """
-        if not isinstance(other, (int, float)):
-            return result
-        why = reason_of_comparison(other)
-        if (
+    def _compared(self, other: Any) -> None:
+        """Unify the axes of two equal lengths, so that they are equal at every width."""
+        if not (
             isinstance(other, SymbolicInt)
             and self.is_one_axis
             and other.is_one_axis
             and int(self) == int(other)
         ):
-            if not self.counts(theirs := other.axis(why)):
-                self.algebra.unify(self.axis(why), theirs, why)
-        else:
-            self.freeze(why)
-            if isinstance(other, SymbolicInt):
-                other.freeze(why)
-        return result
+            return super()._compared(other)
+        why = reason_of_comparison(other)
+        if not self.counts(theirs := other.axis(why)):
+            self.algebra.unify(self.axis(why), theirs, why)
+        return None
 
-    def __eq__(self, other: object) -> bool:
-        return self._compared(other, int.__eq__(self, other) is True)  # type: ignore[arg-type]
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-    def __lt__(self, other: Any) -> bool:
-        return self._compared(other, int(self) < plain(other))
-
-    def __le__(self, other: Any) -> bool:
-        return self._compared(other, int(self) <= plain(other))
-
-    def __gt__(self, other: Any) -> bool:
-        return self._compared(other, int(self) > plain(other))
-
-    def __ge__(self, other: Any) -> bool:
-        return self._compared(other, int(self) >= plain(other))
-
+    __bool__ = int.__bool__
     __hash__ = int.__hash__
 
 
@@ -221,69 +245,3 @@ class Shape(tuple):
         return not self == other
 
     __hash__ = tuple.__hash__
-
-
-def plain(number: Any) -> Any:
-    """Return a symbolic integer as a plain one."""
-    return int(number) if isinstance(number, (SymbolicInt, DerivedInt)) else number
-
-
-class DerivedInt(int):
-    """A number that was computed from a SymbolicInt by arithmetic that is not followed.
-
-    At another width it may have another value. It freezes its channels as soon as anything depends
-    on it: a comparison, a truth value, an argument of a torch operation.
-    """
-
-    algebra: Algebra
-    sources: Axis
-
-    def freeze(self, why: str) -> None:
-        self.algebra.freeze(self.sources, why)
-
-    def __bool__(self) -> bool:
-        self.freeze(reason_of_comparison(0))
-        return int(self) != 0
-
-    __hash__ = int.__hash__
-
-
-def derived(value: Any, algebra: Algebra, sources: Axis) -> Any:
-    """Return an integer as a DerivedInt, and any other value unchanged."""
-    if type(value) is not int:
-        return value
-    result = DerivedInt(value)
-    result.algebra, result.sources = algebra, sources
-    return result
-
-
-def _give_derived(name: str) -> None:
-    """Define an operator that gives a DerivedInt, for both classes unless it is defined."""
-
-    def operate(self: Any, *others: Any) -> Any:
-        value = getattr(int, name)(int(self), *map(plain, others))
-        sources = (getattr(number, "sources", ()) for number in (self, *others))
-        return derived(value, self.algebra, sum(sources, ()))
-
-    for kind in (SymbolicInt, DerivedInt):
-        if name not in vars(kind):
-            setattr(kind, name, operate)
-
-
-def _freeze_when_compared(name: str) -> None:
-    """Define a comparison of DerivedInt, which freezes its channels."""
-
-    def compare(self: Any, other: Any) -> Any:
-        self.freeze(reason_of_comparison(other))
-        return getattr(int, name)(int(self), plain(other))
-
-    setattr(DerivedInt, name, compare)
-
-
-for _name in ("add", "sub", "mul", "floordiv", "mod", "and", "or", "xor", "lshift", "rshift"):
-    _give_derived(f"__{_name}__")
-    _give_derived(f"__r{_name}__")
-for _name in ("neg", "abs", "invert", "pow"):
-    _give_derived(f"__{_name}__")
-for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
-    _freeze_when_compared(f"__{_name}__")

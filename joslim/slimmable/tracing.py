@@ -4,11 +4,16 @@ This is the first step of `slim`. The network is executed as it is, under a `Tor
 sees each torch call and carries the axes of every tensor along by the rules of op_rules.py. So
 data-dependent control flow, reused modules and functional layers need no special care. plan.py
 turns the result into Dims and knobs.
+
+The multiply-adds that the rules give are compared with those of torch's `FlopCounterMode`, which
+knows matrix products, convolutions and most attention kernels, and silently ignores all others. The
+end of this file adds some formulas, and names every kernel that multiplies and has no formula.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -18,12 +23,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 from torch.utils.weak import WeakIdKeyDictionary
 
 from joslim.errors import UserError
 from joslim.slimmable import op_rules
-from joslim.slimmable.counter import Counter
 from joslim.slimmable.layer_specs import LayerSpec, own_tensors
 from joslim.slimmable.running import first_line, no_side_effects, tensors_in
 from joslim.slimmable.symbolic_axes import (
@@ -40,9 +46,6 @@ from joslim.slimmable.symbolic_axes import (
 from joslim.slimmable.symbolic_int import DerivedInt, Shape, SymbolicInt, plain
 
 Axes = list[Axis]
-# All buffers, and how often each has been written to.
-BufferVersions = dict[tuple[nn.Module, str], tuple[Tensor, int]]
-
 # Operations by which a tensor leaves torch, so that further computation is not seen.
 LEAVING = {"numpy", "array", "dlpack", "data_ptr"}
 
@@ -61,11 +64,15 @@ class OpFailed(Exception):
 
 @dataclass
 class Node:
-    """A tensor seen while tracing. Constants are parameters and buffers; all others are maps."""
+    """A tensor seen while tracing: a parameter or buffer of its owner, or a feature map."""
 
     number: int
     axes: Axes
-    constant: bool = False
+    owner: str = ""
+
+    @property
+    def constant(self) -> bool:
+        return self.owner != ""
 
 
 @dataclass
@@ -78,7 +85,7 @@ class Multiply:
 
     module: str
     macs: Axes
-    weight: Axes | None
+    weight: Axes | None = None
     factor: int | None = None
 
 
@@ -122,12 +129,15 @@ class Tracer(TorchFunctionMode):
         self.uncounted: list[Uncounted] = []
         self.counter = Counter()
         self.failure: OpFailed | None = None
-        self.stack: list[str] = []
+        # Names of the modules that are running, the innermost last.
+        self.stack = [""]
+        # The operation that is running, for the rules.
         self.op = ""
         self.why = ""
-        self._nodes: Any = WeakIdKeyDictionary()
-        self._owners: dict[int, str] = {}
-        self._current: Op | None = None
+        self.func: Any = None
+        self.result: Any = None
+        self._current = Op("", "", [], [], "")
+        self.nodes: Any = WeakIdKeyDictionary()
         self._numbers = 0
 
     # Methods for the rules.
@@ -188,32 +198,28 @@ class Tracer(TorchFunctionMode):
 
     def layer(self, weight: Tensor, out: Axis | None, macs: Axes, *others: Tensor) -> None:
         """Record a product of `weight` and others. Tensors that a module owns count as weights."""
-        assert self._current is not None
-        constants = [x for x in (weight, *others) if self.is_constant(x)]
+        constants = [x for x in (weight, *others) if self.node(x).constant]
         if len(constants) > 1:
             self.mark_uncounted("memory", f"the second weight of {self.op}")
-        chosen = constants[0] if constants else weight
-        node = self.node(chosen)
-        name = self._owners.get(node.number) or self._current.module or "forward"
-        kept = node.axes if node.constant or out is not None else None
-        factor = node.number if kept is not None else None
-        self._current.multiplies.append(Multiply(name, macs, kept, factor))
+        node = self.node(constants[0] if constants else weight)
+        name = node.owner or self._current.module or "forward"
+        is_weight = node.constant or out is not None
+        self._current.multiplies.append(
+            Multiply(name, macs, node.axes, node.number) if is_weight else Multiply(name, macs)
+        )
         if out is not None:
             self.produces(weight, out)
 
+    def produces(self, weight: Tensor, axis: Axis) -> None:
+        """Record the output channels of a layer."""
+        name = self.node(weight).owner or self._current.module or "forward"
+        self.produced.append(Produced(name, axis))
+
     def mark_uncounted(self, cost: str, what: str) -> None:
         """Record that a cost of this network is not exact."""
-        layer = self.stack[-1] if self.stack else ""
-        found = Uncounted(cost, layer or "forward", what)
+        found = Uncounted(cost, self.stack[-1] or "forward", what)
         if found not in self.uncounted:
             self.uncounted.append(found)
-
-    def made_by_torch(self, inputs: list[Tensor], outputs: list[Tensor]) -> bool:
-        """Tell whether the outputs come from operations that were seen, or are the inputs."""
-        with torch._C.DisableTorchFunction():
-            given = {x.untyped_storage().data_ptr() for x in inputs}
-            new = [y for y in outputs if y.untyped_storage().data_ptr() not in given]
-        return all(y in self._nodes for y in new)
 
     def freeze_outside_torch(self, name: str, tensors: list[Tensor]) -> None:
         """Freeze tensors that are processed outside of torch, at an unknown cost."""
@@ -221,33 +227,17 @@ class Tracer(TorchFunctionMode):
             self.algebra.freeze(axis, f"{name} computes outside of torch")
         self.mark_uncounted("macs", f"{name}, which computes outside of torch")
 
-    def is_constant(self, tensor: Tensor) -> bool:
-        return self.node(tensor).constant
-
-    def produces(self, weight: Tensor, axis: Axis) -> None:
-        assert self._current is not None
-        name = self._owners.get(self.node(weight).number) or self._current.module or "forward"
-        self.produced.append(Produced(name, axis))
-
     # Tensors.
 
     def node(self, tensor: Tensor) -> Node:
-        known = self._nodes.get(tensor)
+        known = self.nodes.get(tensor)
         return known or self.remember(tensor, [fixed(size) for size in tensor.shape])
 
-    def remember(self, tensor: Tensor, axes: Axes, constant: bool = False) -> Node:
-        node = Node(self._numbers, axes, constant)
+    def remember(self, tensor: Tensor, axes: Axes, owner: str = "") -> Node:
+        node = Node(self._numbers, axes, owner)
         self._numbers += 1
-        self._nodes[tensor] = node
+        self.nodes[tensor] = node
         return node
-
-    def remember_constant(self, tensor: Tensor, axes: Axes, owner: str) -> None:
-        """Register a parameter or buffer. If several modules share it, it has one set of axes."""
-        if known := self._nodes.get(tensor):
-            for a, b in zip(known.axes, axes):
-                self.algebra.unify(a, b, "shared by two modules")
-        else:
-            self._owners[self.remember(tensor, axes, constant=True).number] = owner
 
     def last_variables(self) -> set[Var]:
         """Return the Vars of the last operation that has any."""
@@ -256,13 +246,6 @@ class Tracer(TorchFunctionMode):
                 return found
         return set()
 
-    def freeze_written(self, specs: dict[nn.Module, LayerSpec], before: BufferVersions) -> None:
-        """Freeze the buffers that forward has changed: a child would leave a smaller one behind."""
-        for (module, name), (buffer, version) in before.items():
-            if module._buffers.get(name) is not buffer or buffer._version != version:
-                for axis in specs[module].tensors[name]:
-                    self.algebra.freeze(axis, f"forward changes the buffer {name!r}")
-
     # The mode itself.
 
     def __torch_function__(
@@ -270,17 +253,19 @@ class Tracer(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         name = op_name(func)
-        self.op = name
-        self.why = f"{name} in {self.stack[-1] or 'forward'}" if self.stack else name
+        self.op, self.func = name, func
+        self.why = f"{name} in {self.stack[-1] or 'forward'}"
         for leaf in tree_leaves((args, kwargs)):
-            if isinstance(leaf, DerivedInt):
+            if type(leaf) is DerivedInt:
                 leaf.freeze(self.why)
         plain_args, plain_kwargs = tree_map(without_symbols, (args, kwargs))
         self.check_unseen_kernels()
         with self._noting_failure(args, kwargs):
             result = func(*plain_args, **plain_kwargs)
         if name in ("shape", "size") and args and isinstance(args[0], Tensor):
-            return self._measured(*args, **kwargs)
+            sizes = Shape(SymbolicInt.of(self.algebra, axis) for axis in self.axes(args[0]))
+            dims = [*args[1:], *kwargs.values()]
+            return sizes[dims[0]] if dims and dims[0] is not None else sizes
         self._visit(args, kwargs, result, *self.counter.since_last_call())
         return result
 
@@ -302,56 +287,6 @@ class Tracer(TorchFunctionMode):
             self.failure = OpFailed(touched, f"{self.why} fails ({first_line(error)})")
             raise
 
-    def _measured(self, tensor: Tensor, dim: int | None = None) -> Any:
-        axes = self.axes(tensor)
-        if dim is not None:
-            return SymbolicInt.of(self.algebra, axes[dim])
-        return Shape(SymbolicInt.of(self.algebra, axis) for axis in axes)
-
-    def _visit(self, args: Any, kwargs: Any, result: Any, macs: int, unknown: list[str]) -> None:
-        """Apply the rule of an operation.
-
-        Args:
-            args: Positional arguments of the operation.
-            kwargs: Keyword arguments of the operation.
-            result: Its result.
-            macs: Its multiply-adds as torch counts them.
-            unknown: Kernels that multiply and that torch cannot count.
-        """
-        outputs = tensors_in(result)
-        inputs = tensors_in((args, kwargs))
-        reads = [self.node(tensor) for tensor in inputs]
-        if self.op in LEAVING and not all(node.constant for node in reads):
-            self.freeze_outside_torch(self.op, inputs)
-        if not outputs and self.op != "__setitem__":
-            return
-        found = op_rules.find(self.op)
-        module = self.stack[-1] if self.stack else ""
-        self._current = Op(self.op, module, reads, [], found.reuses if found else "")
-        try:
-            if found is None:
-                raise op_rules.NoRule
-            answer = found(self, result, args, kwargs)
-            self._write(outputs, inputs, answer)
-            self._compare(macs, unknown)
-        except (op_rules.NoRule, IndexError, ValueError, TypeError, KeyError, AttributeError):
-            self._freeze_all(outputs, inputs, macs)
-            if unknown:
-                self.mark_uncounted("macs", f"{self.op} ({', '.join(unknown)})")
-        self.ops.append(self._current)
-
-    def _compare(self, macs: int, unknown: list[str]) -> None:
-        """Check that the rule counts the same multiply-adds as torch, where torch can count."""
-        assert self._current is not None
-        parts = [[length(axis) for axis in m.macs] for m in self._current.multiplies]
-        ruled = sum(map(math.prod, parts))
-        if unknown and not ruled:
-            self.mark_uncounted("macs", f"{self.op} ({', '.join(unknown)})")
-        elif not unknown and ruled != macs and self.counter.active:
-            self.mark_uncounted(
-                "macs", f"{self.op}: {ruled:,} counted, {macs:,} by torch's counter"
-            )
-
     def run_compiled(self, call: Any, args: Any, kwargs: Any) -> Any:
         """Run compiled code as one operation, because its inside is not seen."""
         self.op, self.why = "compiled", f"compiled code in {self.stack[-1] or 'forward'}"
@@ -368,39 +303,69 @@ class Tracer(TorchFunctionMode):
             self._visit(args, kwargs, result, macs, unknown)
         return result
 
-    def _write(self, outputs: list[Tensor], inputs: list[Tensor], answer: Any) -> None:
-        each = answer if isinstance(answer, tuple) else (answer,) * len(outputs)
-        for tensor, axes in zip(outputs, each, strict=True):
-            if [length(axis) for axis in axes] != list(tensor.shape):
+    def _visit(self, args: Any, kwargs: Any, result: Any, macs: int, unknown: list[str]) -> None:
+        """Apply the rule of an operation, and record the axes of its result.
+
+        `macs` and `unknown` are its multiply-adds as torch counts them, and the kernels that torch
+        cannot count.
+        """
+        self.result = result
+        outputs, inputs = tensors_in(result), tensors_in((args, kwargs))
+        reads = [self.node(tensor) for tensor in inputs]
+        if self.op in LEAVING and not all(node.constant for node in reads):
+            self.freeze_outside_torch(self.op, inputs)
+        if not outputs and self.op != "__setitem__":
+            return
+        found = op_rules.find(self.op)
+        self._current = Op(self.op, self.stack[-1], reads, [], found.reuses if found else "")
+        try:
+            if found is None:
                 raise op_rules.NoRule
+            answer = found.apply(self, *args, **kwargs)
+            each = answer if isinstance(answer, tuple) else (answer,) * len(outputs)
+            for tensor, axes in zip(outputs, each, strict=True):
+                if [length(axis) for axis in axes] != list(tensor.shape):
+                    raise op_rules.NoRule
+            self._compare_counts(macs, unknown)
+        except (op_rules.NoRule, IndexError, ValueError, TypeError, KeyError, AttributeError):
+            each = self._freeze_all(outputs, inputs, macs, unknown)
         for tensor, axes in zip(outputs, each):
-            self._wrote(tensor, inputs, axes)
+            if any(tensor is x for x in inputs):
+                node = self.node(tensor)
+                node.axes = axes
+            else:
+                node = self.remember(tensor, axes)
+            self._current.writes.append(node)
+        self.ops.append(self._current)
 
-    def _wrote(self, tensor: Tensor, inputs: list[Tensor], axes: Axes) -> None:
-        assert self._current is not None
-        if any(tensor is x for x in inputs):
-            node = self.node(tensor)
-            node.axes = axes
-        else:
-            node = self.remember(tensor, axes)
-        self._current.writes.append(node)
+    def _compare_counts(self, macs: int, unknown: list[str]) -> None:
+        """Check that the rule counts the same multiply-adds as torch, where torch can count."""
+        ruled = sum(math.prod(map(length, m.macs)) for m in self._current.multiplies)
+        if unknown and not ruled:
+            self.mark_uncounted("macs", f"{self.op} ({', '.join(unknown)})")
+        elif not unknown and ruled != macs and self.counter.active:
+            self.mark_uncounted(
+                "macs", f"{self.op}: {ruled:,} counted, {macs:,} by torch's counter"
+            )
 
-    def _freeze_all(self, outputs: list[Tensor], inputs: list[Tensor], macs: int) -> None:
+    def _freeze_all(
+        self, outputs: list[Tensor], inputs: list[Tensor], macs: int, unknown: list[str]
+    ) -> tuple[Axes, ...]:
         """Freeze the inputs of an operation without a rule; its result and cost are fixed then."""
-        assert self._current is not None
-        self._current.multiplies = []
         why = f"no rule for {self.why}"
         touched = (segment for x in inputs for axis in self.axes(x) for segment in axis)
         self.algebra.freeze(tuple(touched), why)
+        self._current.multiplies = []
         if macs:
-            weights = {id(x): x.numel() for x in inputs if self.is_constant(x)}
+            weights = {id(x): x.numel() for x in inputs if self.node(x).constant}
             kept = [fixed(sum(weights.values()))]
             module = self._current.module or "forward"
             self._current.multiplies.append(Multiply(module, [fixed(macs)], kept))
             if not self.counter.is_kernel(self.op):
                 self.mark_uncounted("memory", f"maps inside {self.op}")
-        for tensor in outputs:
-            self._wrote(tensor, inputs, [fixed(size, why) for size in tensor.shape])
+        if unknown:
+            self.mark_uncounted("macs", f"{self.op} ({', '.join(unknown)})")
+        return tuple([fixed(size, why) for size in tensor.shape] for tensor in outputs)
 
 
 def variables_of(nodes: list[Node]) -> set[Var]:
@@ -481,7 +446,10 @@ def intercept_autograd_functions(tracer: Tracer) -> Iterator[None]:
     def apply(function: Any, *args: Any, **kwargs: Any) -> Any:
         result = super(kind, function).apply(*args, **kwargs)
         inputs, outputs = tensors_in((args, kwargs)), tensors_in(result)
-        if not tracer.made_by_torch(inputs, outputs):
+        with torch._C.DisableTorchFunction():
+            given = {x.untyped_storage().data_ptr() for x in inputs}
+            new = [y for y in outputs if y.untyped_storage().data_ptr() not in given]
+        if not all(y in tracer.nodes for y in new):
             tracer.freeze_outside_torch(function.__name__, inputs)
         return result
 
@@ -518,31 +486,28 @@ def trace(
     algebra: Algebra,
     training: bool,
 ) -> Tracer:
-    """Run the model once and equate axes. Outputs freeze, because they must keep their shape.
+    """Run the model, or a trial child, once and equate axes.
 
-    Args:
-        model: The model, or a trial child.
-        inputs: Inputs of the model.
-        specs: The axes of the tensors of its modules.
-        algebra: Binds the Vars of the axes; once locked, the trace only checks.
-        training: Whether to run in train mode.
-
-    Raises:
-        OpFailed: The model raised an error.
-        Locked: Some axes differ from the final plan.
+    `specs` has the axes of the tensors of its modules. Outputs freeze, because they must keep their
+    shape. Once the algebra is locked, the trace only checks, and raises Locked where axes differ
+    from the final plan. OpFailed is raised where the model raised an error.
     """
     tracer = Tracer(algebra)
     names = {module: name for name, module in model.named_modules()}
     for module, spec in specs.items():
         for name, tensor in own_tensors(module).items():
-            owner = names[module] or name
-            tracer.remember_constant(tensor, spec.tensors[name], owner)
-    buffers: BufferVersions = {
-        (module, name): (buffer, buffer._version)
+            axes = spec.tensors[name]
+            if known := tracer.nodes.get(tensor):  # several modules share it
+                for a, b in zip(known.axes, axes):
+                    algebra.unify(a, b, "shared by two modules")
+            else:
+                tracer.remember(tensor, axes, owner=names[module] or name)
+    buffers = [
+        (module, name, buffer, buffer._version)
         for module in specs
         for name, buffer in module._buffers.items()
         if buffer is not None
-    }
+    ]
     try:
         with (
             no_side_effects(model, training),
@@ -556,7 +521,11 @@ def trace(
         ):
             output = model(*inputs)
             tracer.check_unseen_kernels()
-            tracer.freeze_written(specs, buffers)
+            for module, name, buffer, version in buffers:
+                if module._buffers.get(name) is not buffer or buffer._version != version:
+                    # In place, a child would leave a smaller buffer behind.
+                    for axis in specs[module].tensors[name]:
+                        algebra.freeze(axis, f"forward changes the buffer {name!r}")
     except Locked:
         raise
     except Exception as error:
@@ -571,3 +540,130 @@ def trace(
             tracer.freeze(axis)
         tracer.ops.append(Op("output", "", [tracer.node(tensor)], [], ""))
     return tracer
+
+
+# --- the multiply-adds as torch counts them -------------------------------------------------------
+
+Sizes = Sequence[int]
+
+# Words in the names of aten's kernels that mean sums of products.
+MULTIPLYING = re.compile(
+    r"[a-z]*mm|[a-z]*mv|[a-z]*dot|matmul|linear|trilinear|conv(olution|\dd|tbc)?|attention|rnn|lstm|"
+    r"gru|fft|linalg|cdist|pdist|euclidean|inverse|solve|cholesky|qr|svd|lu|[a-z]+qr|geqrf|"
+    r"transformer"
+)
+# Kernels whose names contain such a word although they only resize, index or work elementwise.
+WITHOUT_PRODUCTS = re.compile(
+    r"_?upsample_.*|.*vector_norm|linalg_(cross|diagonal)|_thnn_fused_(lstm|gru)_cell|lu_unpack|"
+    r"slice_inverse|_linalg_check_errors|_cudnn_rnn_flatten_weight|fft_(r?fftfreq|i?fftshift)"
+)
+# Namespaces of torch's own operators.
+OF_TORCH = {"aten", "prims", "prim", "profiler", "c10d", "_c10d_functional", "c10d_functional"}
+POOLING = {f"torchvision::{name}" for name in ("nms", "roi_align", "roi_pool", "ps_roi_align")}
+
+
+class Counter(TorchDispatchMode):
+    """Counts the multiply-adds of everything that runs inside its `with` block."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._flops = FlopCounterMode(display=False, custom_mapping=FORMULAS)
+        self.active = False
+        self._reported = 0
+        self._unknown: list[str] = []
+
+    def __enter__(self) -> Counter:
+        # Fused encoder layers hide their products; without the fast path they run step by step.
+        self._fused_layers = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        super().__enter__()
+        # The innermost mode runs first: it decomposes some kernels, and this mode sees the rest.
+        self._flops.__enter__()
+        self._reported, self.active = 0, True
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.active = False
+        self._flops.__exit__(*error)
+        super().__exit__(*error)
+        torch.backends.mha.set_fastpath_enabled(self._fused_layers)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        packet = getattr(func, "_overloadpacket", func)
+        if packet not in self._flops.flop_registry and multiplies(func):
+            self._unknown.append(name_of(func))
+        return func(*args, **(kwargs or {}))
+
+    def is_kernel(self, name: str) -> bool:
+        """Tell whether an operation is a single kernel, so that it makes no intermediate maps."""
+        return getattr(torch.ops.aten, name, None) in self._flops.flop_registry
+
+    def since_last_call(self) -> tuple[int, list[str]]:
+        """Return the multiply-adds since the last call, and the kernels without a formula."""
+        total = self._flops.get_total_flops() // 2
+        macs, self._reported = total - self._reported, total
+        unknown, self._unknown = list(dict.fromkeys(self._unknown)), []
+        return macs, unknown
+
+
+def name_of(func: Any) -> str:
+    """Return the name of a kernel, without the namespace if it is `aten`."""
+    schema = getattr(func, "_schema", None)
+    name = schema.name if schema is not None else str(func)
+    return name.removeprefix("aten::")
+
+
+def multiplies(func: Any) -> bool:
+    """Guess from namespace and name whether a kernel computes sums of products."""
+    name = name_of(func)
+    if name in POOLING:
+        return False
+    if getattr(func, "namespace", "") not in OF_TORCH:
+        return True
+    if torch.Tag.pointwise in func.tags or WITHOUT_PRODUCTS.fullmatch(name):
+        return False
+    words = name.rpartition("::")[2].split("_")
+    return name.startswith("matrix_exp") or any(map(MULTIPLYING.fullmatch, words))
+
+
+def bilinear(first: Sizes, weight: Sizes, *_: Any, **__: Any) -> int:
+    """Count the product with the first input, then the product with the second."""
+    return 2 * first[0] * (math.prod(weight) + weight[0] * weight[2])
+
+
+def recurrent(input: Sizes, weights: Sequence[Sizes], *_: Any, **__: Any) -> int:
+    """Count each matrix of each layer and direction once for every time step."""
+    return 2 * math.prod(input[:-1]) * sum(math.prod(w) for w in weights if len(w) == 2)
+
+
+aten = torch.ops.aten
+# Floating-point operations from the shapes of the arguments, two for each multiply-add. For kernels
+# outside of torch, see `torch.utils.flop_counter.register_flop_formula`.
+FORMULAS: dict[Any, Any] = {
+    **dict.fromkeys(
+        [aten.mv, aten.dot, aten.vdot],
+        lambda matrix, *_, **__: 2 * math.prod(matrix),
+    ),
+    **dict.fromkeys(
+        [aten.addmv, aten.addmv_],
+        lambda added, matrix, *_, **__: 2 * math.prod(matrix),
+    ),
+    **dict.fromkeys(
+        [aten.addmm_, aten.addbmm, aten.addbmm_, aten.baddbmm_, aten._addmm_activation],
+        lambda added, first, second, *_, **__: 2 * math.prod(first) * second[-1],
+    ),
+    **dict.fromkeys(
+        [
+            aten._scaled_dot_product_flash_attention_for_cpu,
+            aten._scaled_dot_product_fused_attention_overrideable,
+        ],
+        lambda query, key, value, *_, **__: sdpa_flop_count(query, key, value),
+    ),
+    aten._trilinear: bilinear,
+    aten.mkldnn_rnn_layer: lambda x, inputs, hidden, *_, **__: recurrent(x, [inputs, hidden]),
+    **dict.fromkeys([aten._cudnn_rnn, aten.miopen_rnn], recurrent),
+}

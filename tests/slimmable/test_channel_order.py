@@ -28,7 +28,7 @@ from joslim.slimmable.channel_order import (
     descending,
     entries,
     find_permutable,
-    permute,
+    move,
     sort_channels,
     units_of,
 )
@@ -504,10 +504,10 @@ def test_any_order_computes_the_same_and_can_be_undone(name, seed):
     before, tensors = run(net, inputs), state(net)
     rng = np.random.default_rng(seed)
     orders = {dim: torch.from_numpy(rng.permutation(n)) for dim, n in enumerate(units_of(net))}
-    permute(net, orders)
+    move(net, orders)
     for a, b in zip(run(net, inputs), before):
         assert float((a - b).abs().max()) <= EXACT * float(b.abs().max())
-    permute(net, {dim: order.argsort() for dim, order in orders.items()})
+    move(net, {dim: order.argsort() for dim, order in orders.items()})
     assert not moved(net, tensors)
 
 

@@ -10,15 +10,19 @@ import torch
 from torch import nn
 from torch.nn.utils import prune
 
+import joslim
 from joslim import UserError
+from joslim.slimmable import layers
 from joslim.slimmable.blueprint import Layout, Stretch
 from joslim.slimmable.layers import (
     PREFIX,
     SlimmableLayer,
-    attributes,
+    attributes_at,
     layer_state,
     layouts_of,
     make_layer_slimmable,
+    normalise_together,
+    norms_together,
     restore_layer,
     slimmable_class,
 )
@@ -114,10 +118,10 @@ def test_a_missing_bias_stays_missing():
 
 
 def test_size_attributes_follow():
-    assert attributes(CONV, (3, 1, 1)) == {"out_channels": 3, "in_channels": 2}
-    assert attributes(CONV, None) == {"out_channels": 8, "in_channels": 6}
+    assert attributes_at(CONV, (3, 1, 1)) == {"out_channels": 3, "in_channels": 2}
+    assert attributes_at(CONV, None) == {"out_channels": 8, "in_channels": 6}
     shape = LayerPlan({}, {"normalized_shape": (OUT, KERNEL)})
-    assert attributes(shape, (3, 1, 1)) == {"normalized_shape": (3, 3)}
+    assert attributes_at(shape, (3, 1, 1)) == {"normalized_shape": (3, 3)}
 
 
 def test_an_axis_that_occurs_twice_has_one_size():
@@ -301,3 +305,57 @@ def test_computed_weights_are_refused_in_one_line(compute):
     with pytest.raises(UserError, match=r"^weight: .*before joslim.slim") as caught:
         compute(dressed_conv())
     assert "\n" not in str(caught.value)
+
+
+# --- BatchNorm over all processes; tests/test_distributed.py has two processes --------------------
+
+
+@pytest.fixture
+def alone_but_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One process that takes itself for a group."""
+    monkeypatch.setattr(layers, "_together", True)
+    monkeypatch.setattr(layers, "all_reduce", lambda values: values)
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "shape"),
+    [(nn.BatchNorm1d, (6, 4)), (nn.BatchNorm2d, (6, 4, 3, 3)), (nn.BatchNorm3d, (6, 4, 2, 2, 2))],
+)
+@pytest.mark.usefixtures("alone_but_together")
+def test_of_one_process_it_is_torchs(
+    kind: type, shape: tuple[int, ...], affine: bool, momentum: float | None
+) -> None:
+    torch.manual_seed(0)
+    ours = kind(4, affine=affine, momentum=momentum)
+    if affine:
+        nn.init.normal_(ours.weight)
+    theirs = copy.deepcopy(ours)
+    for _ in range(2):
+        x = torch.randn(shape)
+        torch.testing.assert_close(normalise_together(ours, x), theirs(x))
+    torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
+
+
+@pytest.mark.usefixtures("alone_but_together")
+def test_children_move_no_statistics() -> None:
+    net = joslim.slim(joslim.models.resnet8(), torch.zeros(1, 3, 8, 8)).train()
+    before = copy.deepcopy(net.state_dict())
+    x = torch.randn(4, 3, 8, 8)
+    with net.at(net.space.smallest):
+        net(x)
+    torch.testing.assert_close(net.state_dict(), before)
+    net(x)
+    assert not torch.equal(net.state_dict()["bn1.running_mean"], before["bn1.running_mean"])
+
+
+def test_alone_nothing_is_together() -> None:
+    with norms_together():
+        assert not layers._together
+
+
+def test_a_child_has_torchs_own_norms() -> None:
+    net = joslim.slim(joslim.models.resnet8(), torch.zeros(1, 3, 8, 8))
+    child = net.child(net.space.full)
+    assert {type(m) for m in child.modules() if isinstance(m, nn.BatchNorm2d)} == {nn.BatchNorm2d}

@@ -253,3 +253,28 @@ def test_a_shape_counts_its_entries():
     entries = Shape((2, number, 3)).numel()
     assert isinstance(entries, SymbolicInt)
     assert int(entries) == 48
+
+
+def test_a_length_equals_the_same_number_as_a_float():
+    number, axis = measured(8)
+    assert number == 8.0
+    assert is_fixed(axis)
+
+
+@pytest.mark.parametrize("compare", COMPARISONS)
+@pytest.mark.parametrize("derived_first", [False, True])
+def test_both_sides_of_a_comparison_freeze(compare, derived_first):
+    (number, axis), (other, other_axis) = measured(9), measured(12)
+    sides = (number % 4, other) if derived_first else (other, number % 4)
+    compare(*sides)
+    assert is_fixed(axis)
+    assert is_fixed(other_axis)
+
+
+def test_a_number_derived_from_two_lengths_freezes_both():
+    algebra, a, b = Algebra(), fresh(12), fresh(8)
+    product = SymbolicInt.of(algebra, a) * SymbolicInt.of(algebra, b)
+    assert isinstance(product, DerivedInt)
+    assert product > 3
+    assert is_fixed(a)
+    assert is_fixed(b)
