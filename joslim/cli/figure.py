@@ -122,7 +122,7 @@ def drawing_options(
     """Collect the flags of the drawing; the device file, which no training takes, is removed."""
     from joslim.costs.timing import BATCH_LIMIT
     from joslim.files import json_count
-    from joslim.paper.latency import Clock
+    from joslim.paper.drawings import Clock
     from joslim.paper.making import DrawingOptions
 
     for key, value, figure in (

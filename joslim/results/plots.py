@@ -257,16 +257,12 @@ def _label_ends(axes: Axes, front: Front, measure: str) -> None:
 def draw_panels(panels: Mapping[str, Fronts], path: str | Path) -> None:
     """Draw error against budget, a panel for each title: a mean and a band for each label."""
     across = min(MOST_ACROSS, len(panels))
-    down = -(-len(panels) // across)
-    figure = new_figure(8 if across == 1 else 5.6 * across)
-    figure.set_figheight(4.5 * down)
-    places = figure.subplots(down, across, squeeze=False).flatten()
+    width, height = 8 if across == 1 else 5.6 * across, 4.5 * -(-len(panels) // across)
+    figure, places = panel_grid(len(panels), across, width, height)
     for axes, (title, fronts) in zip(places, panels.items()):
         draw_bands(axes, fronts)
         if title:
             put_title(axes, title)
-    for axes in places[len(panels) :]:
-        axes.remove()
     save(figure, path)
 
 
@@ -394,6 +390,16 @@ def new_figure(width: float) -> Figure:
     return Figure(figsize=(width, 4.5), dpi=DPI, facecolor="white", layout="constrained")
 
 
+def panel_grid(count: int, across: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
+    """Make a figure with so many axes, row by row."""
+    figure = new_figure(width)
+    figure.set_figheight(height)
+    places = figure.subplots(-(-count // across), across, squeeze=False).flatten()
+    for axes in places[count:]:
+        axes.remove()
+    return figure, [*places[:count]]
+
+
 def _dress_for(axes: Axes, front: Front, measure: str) -> None:
     dress_axes(axes, front.key, measure, front.span)
     # An invisible line, so that the axis reaches from the smallest network to the full one.
@@ -414,12 +420,17 @@ def dress_axes(axes: Axes, cost: str, measure: str, span: tuple[float, float]) -
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short_size(cost, value)))
     if percent:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %"))
+    plain_axes(axes)
+    axes.margins(x=0.04, y=0.14)
+
+
+def plain_axes(axes: Axes) -> None:
+    """Leave only the axis at the bottom, and thin lines across."""
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(LIGHT)
     axes.grid(axis="y", color=LIGHT, lw=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(colors=GREY, length=0, labelsize=10)
-    axes.margins(x=0.04, y=0.14)
 
 
 def save(figure: Figure, path: str | Path) -> None:
