@@ -175,7 +175,8 @@ def read_record(
 
     Args:
         path: The run folder.
-        front: The front with the latencies of `device_file`, in place of that in the folder.
+        front: A front in place of that in the folder, such as one with the latencies of
+            `device_file`.
         device_file: The device file that the latencies of `front` come from.
 
     Raises:
@@ -188,7 +189,8 @@ def read_record(
     if not isinstance(config, dict):
         raise UserError(f"{CONFIG}.config: {shown(config)} is not a JSON object")
     status = status_of(folder)
-    front = (front or Front.read(folder)) if status.state == FINISHED else None
+    if front is None and status.state == FINISHED:
+        front = Front.read(folder)
     name = folder.resolve().name or str(path)
     record = Record(folder, name, facts, config, status, front, device_file)
     if front is None and not record.provisional_front:

@@ -236,11 +236,6 @@ def config_of(values: Mapping[str, Any]) -> Config:
     return Config(**{**given, **asdict(sandwich_of(preset, sandwich))})
 
 
-def steps_in(epochs: float, images: float, batch: float) -> int:
-    """Return the optimizer steps of so many epochs; the last epoch may be incomplete."""
-    return max(1, -int(-epochs * images // batch))
-
-
 def read_config_file(path: str | Path) -> dict[str, Any]:
     """Read the keys and values of a TOML or JSON file. Dashes in keys become underscores."""
     file = Path(path)

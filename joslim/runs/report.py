@@ -13,7 +13,7 @@ from typing import Any
 from joslim.errors import UserError
 from joslim.files import shown, write_whole
 from joslim.results.device_times import matching_files
-from joslim.results.page.filling import page_of
+from joslim.results.page.content import page_of
 from joslim.results.record import NothingYet, Record, read_record
 from joslim.results.run_files import (
     CONFIG,
