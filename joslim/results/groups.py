@@ -23,39 +23,12 @@ from joslim.files import json_value, shown
 from joslim.front import ERRORS, Front, bought
 from joslim.results.record import Record
 from joslim.results.run_files import CONFIG, LATENCY, read_object, total_steps
+from joslim.training.settings import SEARCH_FIELDS, WHERE_AND_HOW
 
-# Settings of where and how a run runs, not of what it computes.
-WHERE_AND_HOW = frozenset(
-    (
-        "device",
-        "device_file",
-        "threads",
-        "workers",
-        "data_root",
-        "channels_last",
-        "log_every",
-        "save_every",
-        "tensorboard",
-    )
-)
 # Settings that other terms replace: the identity of the data, the settings of the recipe, steps.
 REPLACED = frozenset(("data", "recipe", "epochs"))
 # Settings that tell the runs of a comparison apart, and settings of the search.
-COMPARED = frozenset(("model", "cost", "method", "seed", "widths"))
-SEARCH = frozenset(
-    (
-        "preset",
-        "searcher",
-        "beta",
-        "epsilon",
-        "log_share",
-        "bisections",
-        "every",
-        "rescore",
-        "replay",
-        "score_images",
-    )
-)
+VARIED = {"model", "cost", "method", "seed", "widths", "replay", "score_images", *SEARCH_FIELDS}
 LEAST_PAIRS = 3
 # Costs that differ by more than this factor are drawn on a logarithmic scale.
 WIDE = 20.0
@@ -87,7 +60,7 @@ def terms_of(record: Record) -> dict[str, Any]:
     steps = total_steps(record.facts, record.where)
     terms: dict[str, Any] = {"data": record.data_identity, "steps": steps}
     for name, value in settings_of(record).items():
-        if name not in COMPARED | SEARCH:
+        if name not in VARIED:
             terms.setdefault(name, shown(value) if isinstance(value, (list, dict)) else value)
     if (record.path / LATENCY).is_file():  # latencies of two devices are two costs
         conditions = json_value(read_object(record.path, LATENCY), "conditions", LATENCY)
