@@ -194,9 +194,8 @@ def read_record(
     name = folder.resolve().name or str(path)
     record = Record(folder, name, facts, config, status, front, device_file)
     if front is None and not record.provisional_front:
-        training = status.state == TRAINING
         waiting = f"is still training ({status.place}); wait"
-        state = waiting if training else status.how_to_resume(folder)
+        state = waiting if status.state == TRAINING else status.how_to_resume(folder)
         raise NothingYet(
             f"run: {str(folder)!r} has nothing to show yet, no child was scored: it {state}"
         )
@@ -336,6 +335,11 @@ class Times:
     pace: list[list[float]]
 
 
+def _lines_of_steps(metrics: Sequence[Line]) -> list[Line]:
+    """Leave out the last line of a finished run, which tells what judging the front took."""
+    return [line for line in metrics if "phase" not in line]
+
+
 def curves_of(metrics: Sequence[Line]) -> dict[str, list[float | None]]:
     """Compute the losses over the steps of the full, the sampled and the smallest children.
 
@@ -348,16 +352,9 @@ def curves_of(metrics: Sequence[Line]) -> dict[str, list[float | None]]:
         "step": [finite_number(chunk[-1], "step") for chunk in chunks],
         "full": [_mean(finite_number(line, "loss") for line in chunk) for chunk in chunks],
         "sampled": [_mean(x for line in chunk for x in _sampled(line)) for chunk in chunks],
-        "smallest": [
-            _mean(finite_number(line, "smallest_loss") for line in chunk) for chunk in chunks
-        ],
+        "smallest": [_mean(finite_number(x, "smallest_loss") for x in chunk) for chunk in chunks],
     }
     return {name: values for name, values in curves.items() if any(x is not None for x in values)}
-
-
-def _lines_of_steps(metrics: Sequence[Line]) -> list[Line]:
-    """Leave out the last line of a finished run, which tells what judging the front took."""
-    return [line for line in metrics if "phase" not in line]
 
 
 def _sampled(line: Line) -> list[float | None]:
@@ -396,20 +393,19 @@ def _parts(step: Line, last: Line) -> dict[str, float]:
 
     step: the line of the last step. last: that of the front, if the run has come so far.
     """
-    parts, within_steps = _logged_parts(last), _logged_parts(step)
+
+    def logged(line: Line) -> dict[str, float]:
+        parts = line.get("parts")
+        numbers = parts if isinstance(parts, dict) else {}
+        return {name: x for name in numbers if (x := finite_number(numbers, name)) is not None}
+
+    parts, within_steps = logged(last), sum(logged(step).values())
     if not parts:
         return {}
     at_step, at_end = (finite_number(line, "seconds") or 0.0 for line in (step, last))
-    training = at_step - sum(within_steps.values())
-    judging = at_end - at_step - (sum(parts.values()) - sum(within_steps.values()))
-    found = {"training": training, **parts, "judging": judging}
+    judging = at_end - at_step - (sum(parts.values()) - within_steps)
+    found = {"training": at_step - within_steps, **parts, "judging": judging}
     return {name: seconds for name, seconds in found.items() if seconds > 0}
-
-
-def _logged_parts(line: Line) -> dict[str, float]:
-    parts = line.get("parts")
-    named = {name: finite_number(parts, name) for name in parts} if isinstance(parts, dict) else {}
-    return {name: seconds for name, seconds in named.items() if seconds is not None}
 
 
 def _pace(steps: Sequence[Line], every: float) -> list[list[float]]:
