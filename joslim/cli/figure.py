@@ -159,7 +159,7 @@ def show_figures(as_json: bool) -> None:
     from joslim.paper.figures import FIGURES
     from joslim.runs.recipes import PAPER
 
-    facts = {
+    facts: dict[str, dict[str, Any]] = {
         name: {
             "of_the_paper": figure.place,
             "summary": figure.summary,
@@ -173,9 +173,8 @@ def show_figures(as_json: bool) -> None:
         return
     for name, figure in FIGURES.items():
         typer.echo(f"{name:<10} {figure.summary} ({figure.place})")
-    trials = [t for figure in FIGURES.values() for t in figure.trials]
-    panels = ", ".join(dict.fromkeys(t.recipe.removeprefix(PAPER) for t in trials))
-    typer.echo(f"type joslim figure NAME -o FOLDER; --only takes: {panels}")
+    panels = dict.fromkeys(panel for fact in facts.values() for panel in fact["panels"])
+    typer.echo(f"type joslim figure NAME -o FOLDER; --only takes: {', '.join(panels)}")
 
 
 def show(record: dict[str, Any], as_json: bool) -> None:

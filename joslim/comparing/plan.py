@@ -185,7 +185,14 @@ def asked_plan(
         first = {"model": [named.model], "cost": [named.cost], "method": METHODS, "seed": SEEDS}
         tasks, kept = _grid(lists, first), {}
     else:
-        _refuse_changes(given, known)
+        for key, value in given.items():
+            there = known.settings.get(key, DEFAULTS[key])
+            if key not in WHERE_AND_HOW and value != there:
+                has = "its default" if there is None else shown(there)
+                raise UserError(
+                    f"{key}: {shown(value)} given, the comparison has {has}; "
+                    "leave it out, or type another --out"
+                )
         own = [model for model in known.values("model") if ":" in model]
         if lists["models"] is None and own:
             raise UserError(
@@ -255,17 +262,6 @@ def _checked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         if key not in FIELDS:
             raise unknown("configuration", key, FIELDS, most=0)
     return {key: checked(FIELDS[key], value) for key, value in given.items()}
-
-
-def _refuse_changes(given: Mapping[str, Any], known: Plan) -> None:
-    for key, value in given.items():
-        there = known.settings.get(key, DEFAULTS[key])
-        if key not in WHERE_AND_HOW and value != there:
-            has = "its default" if there is None else shown(there)
-            raise UserError(
-                f"{key}: {shown(value)} given, the comparison has {has}; "
-                "leave it out, or type another --out"
-            )
 
 
 # Reading runs

@@ -252,6 +252,8 @@ def search_of(run: Record) -> str:
 
 def draw_bisection(panels: Sequence[Panel]) -> Drawn:
     """Draw the curves of both searches, and the costs of all children that each visited."""
+    from matplotlib.patheffects import withStroke
+
     panel = only_one(panels)
     edges = np.linspace(min(panel.front.span), max(panel.front.span), BINS + 1)
     shares = {}  # [seeds, bins]: percent of the visited children whose cost lies in each bin
@@ -272,7 +274,18 @@ def draw_bisection(panels: Sequence[Panel]) -> Drawn:
         heights, colour = values.mean(axis=0), looks[label].colour
         bars = {"align": "edge", "color": colour, "edgecolor": "white", "lw": 0.6}
         axes.bar(edges[:-1], heights, np.diff(edges), **bars)
-        _mark_even_share(axes)
+        axes.axhline(100 / BINS, color=GREY, lw=1, ls=":")
+        axes.annotate(
+            "evenly spread",
+            (1, 100 / BINS),
+            xycoords=("axes fraction", "data"),
+            xytext=(0, 2),
+            textcoords="offset points",
+            ha="right",
+            color=GREY,
+            fontsize=8,
+            path_effects=[withStroke(linewidth=3, foreground="white")],
+        )
         axes.set_ylabel("children visited", color=GREY)
         axes.set_ylim(0, 1.1 * most)
         if label != rows[-1][1]:
@@ -288,23 +301,6 @@ def draw_bisection(panels: Sequence[Panel]) -> Drawn:
         for label, values in shares.items()
     }
     return figure, {"panels": [numbers_of(panel)], "histograms": histograms}
-
-
-def _mark_even_share(axes: Axes) -> None:
-    from matplotlib.patheffects import withStroke
-
-    axes.axhline(100 / BINS, color=GREY, lw=1, ls=":")
-    axes.annotate(
-        "evenly spread",
-        (1, 100 / BINS),
-        xycoords=("axes fraction", "data"),
-        xytext=(0, 2),
-        textcoords="offset points",
-        ha="right",
-        color=GREY,
-        fontsize=8,
-        path_effects=[withStroke(linewidth=3, foreground="white")],
-    )
 
 
 # Figure 6, c and d: how often widths should be chosen

@@ -92,7 +92,13 @@ def make_figure(
     """
     figure = figure_with(name, ks, settings)
     trainings = planned(figure, settings, only)
-    folder = _made_folder(out)
+    folder = Path(out)
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"out: {str(folder)!r} is a file, a folder is needed")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"out: cannot make {str(folder)!r}: {error.strerror}") from error
     chosen = figure.seeds if seeds is None else seeds
     entries = [entry for t in trainings for entry in _trained(t, chosen, folder, how or {})]
     failures = [f"{e.path}: {e.failure}" for e in entries if e.front is None]
@@ -144,17 +150,6 @@ def _drawn(
     except OSError as error:
         raise UserError(f"out: cannot write {str(file)!r}: {error.strerror}") from error
     return {**record, "files": [*record["files"], str(file)]}
-
-
-def _made_folder(path: str | Path) -> Path:
-    folder = Path(path)
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"out: {str(folder)!r} is a file, a folder is needed")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"out: cannot make {str(folder)!r}: {error.strerror}") from error
-    return folder
 
 
 # The trainings of a figure

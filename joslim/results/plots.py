@@ -288,43 +288,31 @@ def draw_lines(
     looks: Mapping[str, Look],
     cost: str | None = None,
 ) -> None:
-    """Dress the axes and draw a line for each label. words: of the legend. cost: of the axis."""
+    """Dress the axes, and draw the children of one run or the mean of several and a band.
+
+    words: of the legend, by label. cost: of the axis. A mean over seeds is no child, and so it has
+    no marks.
+    """
     everyone = [front for seeds in fronts.values() for front in seeds]
     key, measure = cost or everyone[0].key, shared_measure(everyone)
     budgets = budgets_of(everyone, key)
     dress_axes(axes, key, measure, (budgets[0], budgets[-1]))
     for label, seeds in fronts.items():
-        _draw_line(axes, seeds, budgets, (key, measure), looks[label], words[label])
-
-
-def _draw_line(
-    axes: Axes,
-    fronts: Sequence[Front],
-    budgets: NDArray[Any],
-    axis: tuple[str, str],
-    look: Look,
-    words: str,
-) -> None:
-    """Draw the children of one run with a mark for each, or the mean of several runs and a band.
-
-    axis: the cost and the error. A mean over seeds is no child, and so it has no marks.
-    """
-    style: dict[str, Any] = {"drawstyle": "steps-post", "color": look.colour, "ls": look.line}
-    style |= {"lw": 1.8, "label": words, "zorder": 3}
-    if len(fronts) == 1:
-        costs, errors = bought_children(fronts[0], *axis)
-        end = max(budgets[-1], costs[-1])
-        marks = {"marker": look.marker, "markevery": [*range(len(costs))], "ms": 6}
-        style |= {**marks, "mec": "white", "mew": 0.8}
-        axes.plot([*costs, end], [*errors, errors[-1]], **style)
-        return
-    mean, spread = band(fronts, budgets, *axis)
-    assert spread is not None
-    low, high = mean - spread, mean + spread
-    axes.fill_between(
-        budgets, low, high, step="post", color=look.colour, alpha=0.16, lw=0, zorder=1
-    )
-    axes.plot(budgets, mean, **style)
+        look = looks[label]
+        style: dict[str, Any] = {"drawstyle": "steps-post", "color": look.colour, "ls": look.line}
+        style |= {"lw": 1.8, "label": words[label], "zorder": 3}
+        if len(seeds) == 1:
+            costs, errors = bought_children(seeds[0], key, measure)
+            end = max(budgets[-1], costs[-1])
+            marks = {"marker": look.marker, "markevery": [*range(len(costs))], "ms": 6}
+            style |= {**marks, "mec": "white", "mew": 0.8}
+            axes.plot([*costs, end], [*errors, errors[-1]], **style)
+            continue
+        mean, spread = band(seeds, budgets, key, measure)
+        assert spread is not None
+        shade: dict[str, Any] = {"color": look.colour, "alpha": 0.16, "lw": 0, "zorder": 1}
+        axes.fill_between(budgets, mean - spread, mean + spread, step="post", **shade)
+        axes.plot(budgets, mean, **style)
 
 
 def label_of(label: str, fronts: Sequence[Front], measure: str) -> str:

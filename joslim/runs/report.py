@@ -64,7 +64,13 @@ def report(runs: Any, path: str | Path | None = None, device_files: Sequence[Pat
     if target.suffix.lower() in PICTURES:
         if device_files:
             raise UserError("device_file: it goes with a page; type -o NAME.html")
-        _draw(folders, target)
+        from joslim.results.plots import draw_front, draw_run
+
+        fronts = [read_front(folder) for folder in folders]
+        if len(folders) == 1:  # with the search behind it
+            draw_run(fronts[0], read_record(folders[0]).visits, target)
+        else:
+            draw_front(dict(zip(map(str, folders), fronts)), target)
         return target
     files = matching_files(folders, device_files)
     records: list[Record] = []
@@ -161,17 +167,6 @@ def _target_of(folders: Sequence[Path], path: str | Path | None) -> Path:
     return target
 
 
-def _draw(folders: Sequence[Path], target: Path) -> None:
-    """Draw one run with the search behind it, or the fronts of several."""
-    from joslim.results.plots import draw_front, draw_run
-
-    fronts = [read_front(folder) for folder in folders]
-    if len(folders) == 1:
-        draw_run(fronts[0], read_record(folders[0]).visits, target)
-    else:
-        draw_front(dict(zip(map(str, folders), fronts)), target)
-
-
 def _write_page(records: Sequence[Record], target: Path, refresh: int | None = None) -> None:
     try:
         write_whole(target, page_of(records, refresh))
@@ -217,8 +212,7 @@ def _is_about_to_begin(folder: Path) -> bool:
 
 
 def _all_finished(records: Sequence[Record], folders: Sequence[Path]) -> bool:
-    finished = [record for record in records if record.status.state == FINISHED]
-    return len(finished) == len(folders)
+    return [record.status.state for record in records] == [FINISHED] * len(folders)
 
 
 def _progress(records: Sequence[Record]) -> str:

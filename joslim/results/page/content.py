@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from joslim.costs import COSTS, cost_info
-from joslim.front import ERRORS, Front
+from joslim.front import ERRORS
 from joslim.results.groups import (
     Board,
     Group,
@@ -206,29 +206,31 @@ def _facts_json(record: Record) -> dict[str, str]:
     return {name: text for name, text in facts.items() if text}
 
 
-# Boards
-
-
 def _board_json(board: Board, records: Sequence[Record]) -> Json:
-    return {
-        "data": board.data,
-        "key": board.key,
-        "measure": board.measure,
-        "span": list(board.span),
-        "difference": board.difference,
-        "groups": [_group_json(group, board, records) for group in board.groups],
-    }
+    groups = [_group_json(group, board, records) for group in board.groups]
+    names = ("data", "key", "measure", "span", "difference")
+    return {**{name: getattr(board, name) for name in names}, "groups": groups}
 
 
 def _group_json(group: Group, board: Board, records: Sequence[Record]) -> Json:
     """A group with [mean, deviation] of its figures; null where some run does not have one."""
     runs, fronts, measure = [records[at] for at in group.places], group.fronts, board.measure
     judged = measure in ERRORS
+    curves = None
+    if len(fronts) > 1:
+        # What a budget buys on average, from the first budget that buys a child of every run.
+        cheapest = max(front[0].costs[board.key] for front in fronts)
+        dearest = max(max(front.span) for front in fronts)
+        budgets = spread_budgets(cheapest, max(cheapest, dearest), BAND_POINTS)
+        mean, deviation = band(fronts, budgets, board.key, measure)
+        assert deviation is not None
+        found = {"budgets": budgets, "mean": mean, "deviation": deviation}
+        curves = {name: values.tolist() for name, values in found.items()}
     return {
         "name": group.name,
         "runs": list(group.places),
         "seeds": [cell_text(record.config.get("seed")) for record in runs],
-        "band": _band_json(fronts, board.key, measure) if len(fronts) > 1 else None,
+        "band": curves,
         "area": _spread_json([f.area(measure) if judged else None for f in fronts]),
         "hypervolume": _spread_json([f.hypervolume(measure) if judged else None for f in fronts]),
         "children": _spread_json([len(front) for front in fronts]),
@@ -240,14 +242,3 @@ def _spread_json(values: Sequence[float | None]) -> list[float | None] | None:
     known = [value for value in values if value is not None]
     spread = Spread.of(known)
     return [spread.mean, spread.deviation] if len(known) == len(values) else None
-
-
-def _band_json(fronts: Sequence[Front], key: str, measure: str) -> dict[str, list[float]]:
-    """What a budget buys on average, from the first budget that buys a child of every run."""
-    cheapest = max(front[0].costs[key] for front in fronts)
-    dearest = max(max(front.span) for front in fronts)
-    budgets = spread_budgets(cheapest, max(cheapest, dearest), BAND_POINTS)
-    mean, deviation = band(fronts, budgets, key, measure)
-    assert deviation is not None
-    found = {"budgets": budgets, "mean": mean, "deviation": deviation}
-    return {name: values.tolist() for name, values in found.items()}
