@@ -139,19 +139,16 @@ def drawing_options(
         device_file=settings.pop("device_file", None),
         model=settings.get("model"),
     )
-    return DrawingOptions(clock=clock) if at is None else DrawingOptions(parse_shares(at), clock)
-
-
-def parse_shares(text: str) -> list[float]:
-    found = []
-    for part in text.split(","):
+    if at is None:
+        return DrawingOptions(clock=clock)
+    for part in at.split(","):
         try:
-            found.append(float(part))
+            is_share = 0 < float(part) <= 1
         except ValueError:
-            found.append(0.0)
-        if not 0 < found[-1] <= 1:
+            is_share = False
+        if not is_share:
             raise UserError(f"at: {part!r} is not a share of the full cost; type 0.3,0.5,0.7")
-    return found
+    return DrawingOptions([float(part) for part in at.split(",")], clock)
 
 
 def show_figures(as_json: bool) -> None:

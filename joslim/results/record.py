@@ -51,14 +51,9 @@ class NothingYet(UserError):
 class Record:
     """Everything that a run folder tells about its run; most parts are read when they are needed.
 
-    Attributes:
-        path: The run folder.
-        name: Name of the folder.
-        facts: Content of config.json: the settings, and what is known of the data.
-        config: Settings of the training.
-        status: Whether the run has finished, is training or has stopped.
-        front: The Pareto front, or None until the children have been judged.
-        device_file: The device file that the latencies of the front come from, if one was given.
+    facts: the content of config.json, which has the settings (config) and what is known of the
+    data. front: the Pareto front, or None until the children have been judged. device_file: the
+    device file that the latencies of the front come from, if one was given.
     """
 
     path: Path
@@ -171,17 +166,9 @@ class Record:
 def read_record(
     path: str | Path, front: Front | None = None, device_file: str | Path | None = None
 ) -> Record:
-    """Read the record of a run.
+    """Read the record of a run; `NothingYet` is raised before its first child has been scored.
 
-    Args:
-        path: The run folder.
-        front: A front in place of that in the folder, such as one with the latencies of
-            `device_file`.
-        device_file: The device file that the latencies of `front` come from.
-
-    Raises:
-        NothingYet: The run is not finished, and none of its children has been scored.
-        UserError: The folder is no run folder, or one of its files is broken.
+    front: a front in place of that in the folder, such as one with the latencies of `device_file`.
     """
     folder = Path(path)
     facts = facts_of_run(folder)
@@ -213,13 +200,8 @@ def _lines_of(file: Path) -> list[dict[str, Any]]:
 class VisitedChildren:
     """The content of history.jsonl: every child that the search visited, and all its losses.
 
-    Attributes:
-        key: Name of the cost in `Point.costs`.
-        space: Search space of the children.
-        counts: Channel counts of each child.
-        costs: Cost of each child; NaN, which is on no front, where it is not known.
-        steps: Step at which each child was visited.
-        scorings: Losses in the order in which they were measured.
+    costs: NaN, which is on no front, where a cost is not known. steps: at which each child was
+    visited. scorings: losses in the order in which they were measured.
     """
 
     key: str
@@ -316,14 +298,10 @@ def _evenly(places: Sequence[int], most: int) -> list[int]:
 class Times:
     """Wall time and passes of a run, as far as metrics.jsonl tells.
 
-    Attributes:
-        seconds: Wall time.
-        passes: Passes through the network that trained it.
-        scoring_passes: Forward passes that scored children.
-        step: The last step.
-        step_seconds: Wall time up to the last step, without the judging of the front.
-        parts: Seconds by part: training, search, scoring, judging.
-        pace: [step, seconds since the start] at some steps, whole rounds apart.
+    passes: through the network, to train it. scoring_passes: forward passes that scored children.
+    step_seconds: wall time up to the last step, without the judging of the front. parts: seconds
+    of training, search, scoring and judging. pace: [step, seconds since the start] at some steps,
+    whole rounds apart.
     """
 
     seconds: float | None
