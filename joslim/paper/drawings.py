@@ -259,8 +259,8 @@ def draw_bisection(panels: Sequence[Panel]) -> Drawn:
     shares = {}  # [seeds, bins]: percent of the visited children whose cost lies in each bin
     for label, runs in panel.runs.items():
         visited = [run.history.costs if run.history else [] for run in runs]
-        counts = [np.histogram(costs, edges)[0] / max(1, len(costs)) for costs in visited]
-        shares[label] = 100 * np.array(counts)
+        counts = [np.histogram(costs, edges)[0] for costs in visited]
+        shares[label] = np.array([100 * n / max(1, len(c)) for n, c in zip(counts, visited)])
     most = max(values.mean(axis=0).max() for values in shares.values())
     looks = looks_of(panel.runs)
     figure = new_figure(9)

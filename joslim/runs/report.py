@@ -14,6 +14,7 @@ from joslim.errors import UserError
 from joslim.files import shown, write_whole
 from joslim.results.device_times import matching_files
 from joslim.results.page.content import page_of
+from joslim.results.plots import draw_front, draw_run
 from joslim.results.record import NothingYet, Record, read_record
 from joslim.results.run_files import (
     CONFIG,
@@ -64,8 +65,6 @@ def report(runs: Any, path: str | Path | None = None, device_files: Sequence[Pat
     if target.suffix.lower() in PICTURES:
         if device_files:
             raise UserError("device_file: it goes with a page; type -o NAME.html")
-        from joslim.results.plots import draw_front, draw_run
-
         fronts = [read_front(folder) for folder in folders]
         if len(folders) == 1:  # with the search behind it
             draw_run(fronts[0], read_record(folders[0]).visits, target)
@@ -181,12 +180,10 @@ def _stamps_of(folders: Sequence[Path]) -> list[tuple[int, int] | None]:
     """Time and size of every file that the page shows: they change when its content does."""
     stamps: list[tuple[int, int] | None] = []
     for file in (f / name for f in folders for name in (CONFIG, METRICS, HISTORY, FRONT)):
-        try:
+        stamps.append(None)
+        with suppress(OSError):
             found = file.stat()
-        except OSError:
-            stamps.append(None)
-        else:
-            stamps.append((found.st_mtime_ns, found.st_size))
+            stamps[-1] = (found.st_mtime_ns, found.st_size)
     return stamps
 
 
