@@ -6,8 +6,6 @@ Rich is imported late, torch never.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from joslim.costs import cost_info
@@ -133,8 +131,10 @@ def format_error(percent: float | None) -> str:
 
 def comparison_tables(rows: Sequence[Row]) -> list[Table]:
     """Make a table for each model and cost of a comparison, with a column for each method."""
-    groups = groupby(rows, itemgetter("model", "cost"))  # the rows of a table are neighbours
-    return [_comparison_table(model, cost, [*group]) for (model, cost), group in groups]
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row["model"], row["cost"]), []).append(row)
+    return [_comparison_table(model, cost, group) for (model, cost), group in groups.items()]
 
 
 def _comparison_table(model: str, cost: str, rows: Sequence[Row]) -> Table:
