@@ -122,7 +122,7 @@ def drawing_options(
     """Collect the flags of the drawing; the device file, which no training takes, is removed."""
     from joslim.costs.timing import BATCH_LIMIT
     from joslim.files import json_count
-    from joslim.paper.latency import Clock
+    from joslim.paper.drawings import Clock
     from joslim.paper.making import DrawingOptions
 
     for key, value, figure in (
@@ -139,19 +139,16 @@ def drawing_options(
         device_file=settings.pop("device_file", None),
         model=settings.get("model"),
     )
-    return DrawingOptions(clock=clock) if at is None else DrawingOptions(parse_shares(at), clock)
-
-
-def parse_shares(text: str) -> list[float]:
-    found = []
-    for part in text.split(","):
+    if at is None:
+        return DrawingOptions(clock=clock)
+    for part in at.split(","):
         try:
-            found.append(float(part))
+            is_share = 0 < float(part) <= 1
         except ValueError:
-            found.append(0.0)
-        if not 0 < found[-1] <= 1:
+            is_share = False
+        if not is_share:
             raise UserError(f"at: {part!r} is not a share of the full cost; type 0.3,0.5,0.7")
-    return found
+    return DrawingOptions([float(part) for part in at.split(",")], clock)
 
 
 def show_figures(as_json: bool) -> None:
@@ -159,7 +156,7 @@ def show_figures(as_json: bool) -> None:
     from joslim.paper.figures import FIGURES
     from joslim.runs.recipes import PAPER
 
-    facts = {
+    facts: dict[str, dict[str, Any]] = {
         name: {
             "of_the_paper": figure.place,
             "summary": figure.summary,
@@ -173,9 +170,8 @@ def show_figures(as_json: bool) -> None:
         return
     for name, figure in FIGURES.items():
         typer.echo(f"{name:<10} {figure.summary} ({figure.place})")
-    trials = [t for figure in FIGURES.values() for t in figure.trials]
-    panels = ", ".join(dict.fromkeys(t.recipe.removeprefix(PAPER) for t in trials))
-    typer.echo(f"type joslim figure NAME -o FOLDER; --only takes: {panels}")
+    panels = dict.fromkeys(panel for fact in facts.values() for panel in fact["panels"])
+    typer.echo(f"type joslim figure NAME -o FOLDER; --only takes: {', '.join(panels)}")
 
 
 def show(record: dict[str, Any], as_json: bool) -> None:

@@ -1,7 +1,7 @@
 """Engines that run the trainings of a comparison: local processes, or jobs of a cluster.
 
 An engine starts a command and returns a handle. `poll` returns the exit code once there is one;
-`stop` passes a signal on, after which a training writes a checkpoint and ends.
+`send_signal` passes a signal on, after which a training writes a checkpoint and ends.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ JOBS = "cluster-"
 
 
 class Handle(Protocol):
+    """The part of `subprocess.Popen` that a comparison uses."""
+
     def poll(self) -> int | None: ...
 
-    def stop(self, number: int) -> None: ...
+    def send_signal(self, sig: int, /) -> None: ...
 
 
 class Engine(Protocol):
@@ -87,8 +89,8 @@ class Local:
         if self.threads is not None:
             settings["OMP_NUM_THREADS"] = str(self.threads)
         with log.open("ab") as stream:
-            # In its own session, Ctrl-C of the terminal reaches it only once, through `stop`.
-            process = subprocess.Popen(
+            # In its own session, Ctrl-C reaches it only once, through `send_signal`.
+            return subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
@@ -96,19 +98,6 @@ class Local:
                 env={**os.environ, **settings},
                 start_new_session=True,
             )
-        return LocalProcess(process)
-
-
-class LocalProcess:
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self.process = process
-
-    def poll(self) -> int | None:
-        return self.process.poll()
-
-    def stop(self, number: int) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(number)
 
 
 def cores() -> int:
@@ -170,7 +159,7 @@ class ClusterJob:
                 stream.write(f"job {self.job.job_id} has failed: {line}\n")
             return 1
 
-    def stop(self, number: int) -> None:
+    def send_signal(self, sig: int, /) -> None:
         self.job.cancel(check=False)
 
 

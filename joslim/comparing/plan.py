@@ -10,7 +10,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,16 @@ class Task:
         return f"{model}-{self.cost}-{self.method}-seed{self.seed}"
 
     def to_json(self) -> dict[str, Any]:
-        return {item.name: getattr(self, item.name) for item in fields(self)}
+        return asdict(self)
+
+    @classmethod
+    def of_json(cls, row: Any, where: str) -> Task:
+        model, cost, method = (
+            json_name(json_value(row, name, where), f"{where}.{name}")
+            for name in ("model", "cost", "method")
+        )
+        seed = json_count(json_value(row, "seed", where), f"{where}.seed", 0, MOST_SEED)
+        return cls(model, cost, method, seed)
 
 
 @dataclass(frozen=True)
@@ -115,7 +124,7 @@ class Plan:
     def running(self, tasks: Iterable[Task], at_once: int) -> Plan:
         """Note that these tasks are trained so many at once."""
         most = {task.name: max(at_once, self.at_once.get(task.name, 1)) for task in tasks}
-        return Plan(self.tasks, self.settings, {**self.at_once, **most})
+        return replace(self, at_once={**self.at_once, **most})
 
     def to_json(self) -> dict[str, Any]:
         tasks = [task.to_json() for task in self.tasks]
@@ -131,7 +140,7 @@ class Plan:
             if not isinstance(settings, dict):
                 raise UserError(f"{FILE}.settings: {shown(settings)} is not a JSON object")
             rows = json_rows(record, "tasks", FILE, MOST_TASKS)
-            tasks = tuple(task_of_json(row, f"{FILE}.tasks[{at}]") for at, row in enumerate(rows))
+            tasks = tuple(Task.of_json(row, f"{FILE}.tasks[{at}]") for at, row in enumerate(rows))
             at_once = record.get("at_once", {})
             if not isinstance(at_once, dict):
                 raise UserError(f"{FILE}.at_once: {shown(at_once)} is not a JSON object")
@@ -160,17 +169,7 @@ def run_folders(paths: Iterable[str | Path]) -> list[Path]:
     return folders
 
 
-def task_of_json(row: Any, where: str) -> Task:
-    texts = {
-        name: json_name(json_value(row, name, where), f"{where}.{name}")
-        for name in LISTS
-        if name != "seed"
-    }
-    seed = json_count(json_value(row, "seed", where), f"{where}.seed", 0, MOST_SEED)
-    return Task(**texts, seed=seed)
-
-
-# What a command asks for
+# The plan of a command
 
 
 def asked_plan(
@@ -186,8 +185,20 @@ def asked_plan(
         first = {"model": [named.model], "cost": [named.cost], "method": METHODS, "seed": SEEDS}
         tasks, kept = _grid(lists, first), {}
     else:
-        _refuse_changes(given, known)
-        _refuse_code_of_a_file(lists["models"], known)
+        for key, value in given.items():
+            there = known.settings.get(key, DEFAULTS[key])
+            if key not in WHERE_AND_HOW and value != there:
+                has = "its default" if there is None else shown(there)
+                raise UserError(
+                    f"{key}: {shown(value)} given, the comparison has {has}; "
+                    "leave it out, or type another --out"
+                )
+        own = [model for model in known.values("model") if ":" in model]
+        if lists["models"] is None and own:
+            raise UserError(
+                f"models: {own[0]!r} is not imported because a file says so; "
+                f"type --models {','.join(known.values('model'))}"
+            )
         left_out = all(values is None for values in lists.values())
         tasks = known.tasks if left_out else _grid(lists, {n: known.values(n) for n in LISTS})
         # The file may be a stranger's: it must not say where to download to.
@@ -253,27 +264,7 @@ def _checked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key: checked(FIELDS[key], value) for key, value in given.items()}
 
 
-def _refuse_changes(given: Mapping[str, Any], known: Plan) -> None:
-    for key, value in given.items():
-        there = known.settings.get(key, DEFAULTS[key])
-        if key not in WHERE_AND_HOW and value != there:
-            has = "its default" if there is None else shown(there)
-            raise UserError(
-                f"{key}: {shown(value)} given, the comparison has {has}; "
-                "leave it out, or type another --out"
-            )
-
-
-def _refuse_code_of_a_file(models: Sequence[Any] | None, known: Plan) -> None:
-    own = [model for model in known.values("model") if ":" in model]
-    if models is None and own:
-        raise UserError(
-            f"models: {own[0]!r} is not imported because a file says so; "
-            f"type --models {','.join(known.values('model'))}"
-        )
-
-
-# Runs that are there
+# Reading runs
 
 
 def read(paths: Sequence[str | Path], anyway: bool = False) -> Comparison:

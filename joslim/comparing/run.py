@@ -41,7 +41,7 @@ REPORT = 1.0
 
 @dataclass(frozen=True)
 class Status:
-    """How far one training is. state: waiting, training, judging, finished, failed or stopped."""
+    """How far one training is. state: waiting, training, judging, finished or failed."""
 
     name: str
     state: str
@@ -109,42 +109,26 @@ def compare(
     _check_models(models or ())
     lists = {"models": models, "costs": costs, "methods": methods, "seeds": seeds}
     with RunFolder(folder).locked():
-        plan = _train_missing(folder, lists, config, against, (engine, at_once, watch))
+        # Grow the plan of the folder by the runs that are asked for, and train those not finished.
+        known = Plan.read(folder) if is_comparison(folder) else None
+        asked = asked_plan(lists, config, known)
+        plan = asked if known is None else known.grown(asked)
+        if against is not None and against not in (names := plan.values("method")):
+            raise unknown("against", against, names)
+        todo = [task for task in asked.tasks if not is_finished(folder / task.name)]
+        device, threads = (plan.settings.get(key, DEFAULTS[key]) for key in ("device", "threads"))
+        launcher = make_engine(engine, len(todo), at_once, device, threads, folder)
+        plan = plan.running(todo, min(launcher.at_once, len(todo)))
+        _write_plan(folder, plan)
+        try:
+            _train_all(plan, todo, folder, launcher, watch)
+        except UserError:
+            _take_back(folder, plan, known)
+            raise
         comparison = Comparison(entries_of_plan(folder, plan))
         comparison.refuse_unequal_terms()
         comparison.write(folder, against=against, shares=shares, sizes=sizes)
     return comparison
-
-
-def _train_missing(
-    folder: Path,
-    lists: Mapping[str, Sequence[Any] | None],
-    config: Mapping[str, Any],
-    against: str | None,
-    how: tuple[str, int | None, Watcher],
-) -> Plan:
-    """Grow the plan of the folder by the runs that are asked for, and train those not finished.
-
-    how: engine, at_once and watch of `compare`.
-    """
-    engine_name, at_once, watch = how
-    known = Plan.read(folder) if is_comparison(folder) else None
-    asked = asked_plan(lists, config, known)
-    plan = asked if known is None else known.grown(asked)
-    methods = plan.values("method")
-    if against is not None and against not in methods:
-        raise unknown("against", against, methods)
-    todo = [task for task in asked.tasks if not is_finished(folder / task.name)]
-    device, threads = (plan.settings.get(key, DEFAULTS[key]) for key in ("device", "threads"))
-    engine = make_engine(engine_name, len(todo), at_once, device, threads, folder)
-    plan = plan.running(todo, min(engine.at_once, len(todo)))
-    _write_plan(folder, plan)
-    try:
-        _train_all(plan, todo, folder, engine, watch)
-    except UserError:
-        _take_back(folder, plan, known)
-        raise
-    return plan
 
 
 def _check_models(models: Sequence[Any]) -> None:
@@ -217,21 +201,32 @@ def _train_all(
 
     states = {task.name: "waiting" for task in todo}
     waiting = list(todo)
-    report = Reporter(folder, states, watch)
+    due = 0.0
     with stopping() as stop, _stopped_on_exit() as running:
         while waiting or running:
             while waiting and len(running) < engine.at_once:
                 running.append(_started(plan, waiting.pop(0), folder, engine, running))
+                states[running[-1].task.name] = "training"
             ended = [run for run in running if run.handle.poll() is not None]
             running[:] = [run for run in running if run not in ended]
             for run in ended:
                 states[run.task.name] = _state_at_end(run, log_of(folder / run.task.name))
-            report(running)
+            if not running or time.monotonic() >= due:
+                due = time.monotonic() + REPORT
+                watch([_status(folder, name, state) for name, state in states.items()])
             if stop.asked is not None:
                 left = sum(not is_finished(folder / task.name) for task in todo)
                 words = f"stopped with {left} of {len(todo)} runs to go"
                 raise Stopped(f"{words}; the same command goes on with them", stop.asked)
             time.sleep(PAUSE)
+
+
+def _status(folder: Path, name: str, state: str) -> Status:
+    if state != "training":
+        return Status(name, state)
+    status = status_of(folder / name)
+    step, total = status.step, status.total or 0
+    return Status(name, "judging" if 0 < total == step else "training", step, total)
 
 
 @contextmanager
@@ -243,13 +238,13 @@ def _stopped_on_exit() -> Iterator[list[Running]]:
     except BaseException as error:
         number = error.signal if isinstance(error, Stopped) else signal.SIGTERM
         for run in running:
-            run.handle.stop(number)
+            run.handle.send_signal(number)
         try:
             while any(run.handle.poll() is None for run in running):
                 time.sleep(PAUSE)
         except KeyboardInterrupt:  # a second Ctrl-C does not wait for checkpoints
             for run in running:
-                run.handle.stop(signal.SIGKILL)
+                run.handle.send_signal(signal.SIGKILL)
             raise
         raise
 
@@ -293,24 +288,3 @@ def _state_at_end(run: Running, log: Path) -> str:
         with log.open("a", encoding="utf-8") as stream:
             stream.write(f"killed by signal {-code} ({signal.Signals(-code).name})\n")
     return "failed" if code else "finished"
-
-
-class Reporter:
-    """Tells the watcher how far all trainings are, at most once a second."""
-
-    def __init__(self, folder: Path, states: dict[str, str], watch: Watcher) -> None:
-        self.folder, self.states, self.watch = folder, states, watch
-        self.due = 0.0
-
-    def __call__(self, running: Sequence[Running]) -> None:
-        if not running or time.monotonic() >= self.due:
-            self.due = time.monotonic() + REPORT
-            alive = {run.task.name for run in running}
-            self.watch([self._status(name, alive) for name in self.states])
-
-    def _status(self, name: str, alive: set[str]) -> Status:
-        if name not in alive:
-            return Status(name, self.states[name])
-        status = status_of(self.folder / name)
-        step, total = status.step, status.total or 0
-        return Status(name, "judging" if 0 < total == step else "training", step, total)

@@ -1,5 +1,3 @@
-"""The figures of the paper: their trainings, and how they are drawn.
-
-`figures.py` is the table of them, `making.py` trains and draws, `panels.py` groups runs and draws
-curves, and the other files draw one kind of figure each.
+"""The figures of the paper: `figures.py` is the table of them and of their trainings, `making.py`
+trains and draws, `panels.py` groups runs and draws curves, `drawings.py` draws everything else.
 """

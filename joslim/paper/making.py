@@ -18,12 +18,20 @@ from joslim.comparing import Entry, compare
 from joslim.comparing.plan import LISTS, run_folders
 from joslim.errors import RunFailed, Stopped, UserError, unknown
 from joslim.files import write_whole
-from joslim.paper.ablations import draw_bisection, draw_every, every_of, search_of
+from joslim.paper.drawings import (
+    SHARES,
+    Clock,
+    draw_bisection,
+    draw_every,
+    draw_imagenet,
+    draw_latency,
+    draw_table1,
+    draw_widths,
+    every_of,
+    search_of,
+)
 from joslim.paper.figures import KS, PaperFigure, Trials, ablation_of_k, find_figure
-from joslim.paper.latency import Clock, draw_latency
 from joslim.paper.panels import Drawn, Labelled, Panel, data_name, draw_curves, method_of, panels_of
-from joslim.paper.table1 import draw_imagenet, draw_table1
-from joslim.paper.widths import SHARES, draw_widths
 from joslim.results.plots import save
 from joslim.results.record import Record, read_record
 from joslim.results.run_files import refuse_unfinished
@@ -42,26 +50,20 @@ class DrawingOptions:
     clock: Clock = field(default_factory=Clock)
 
 
-@dataclass(frozen=True)
-class Drawing:
-    """How a figure is drawn, and the function that names the line of a run."""
-
-    draw: Callable[[Sequence[Panel], DrawingOptions], Drawn]
-    label: Labelled = method_of
-
-
-# The names are those of `FIGURES`.
-DRAWINGS: dict[str, Drawing] = {
-    "cifar": Drawing(lambda panels, _: draw_curves(panels)),
-    "imagenet": Drawing(lambda panels, _: draw_imagenet(panels)),
-    "table1": Drawing(lambda panels, _: draw_table1(panels)),
-    "latency": Drawing(lambda panels, options: draw_latency(panels, options.clock)),
-    "memory": Drawing(lambda panels, _: draw_curves(panels)),
-    "bisection": Drawing(lambda panels, _: draw_bisection(panels), search_of),
-    "k": Drawing(lambda panels, _: draw_every(panels), every_of),
-    "widths": Drawing(lambda panels, options: draw_widths(panels, options.shares)),
-    "autoslim": Drawing(lambda panels, _: draw_curves(panels)),
+# How each figure of `FIGURES` is drawn.
+DRAWINGS: dict[str, Callable[[Sequence[Panel], DrawingOptions], Drawn]] = {
+    "cifar": lambda panels, _: draw_curves(panels),
+    "imagenet": lambda panels, _: draw_imagenet(panels),
+    "table1": lambda panels, _: draw_table1(panels),
+    "latency": lambda panels, options: draw_latency(panels, options.clock),
+    "memory": lambda panels, _: draw_curves(panels),
+    "bisection": lambda panels, _: draw_bisection(panels),
+    "k": lambda panels, _: draw_every(panels),
+    "widths": lambda panels, options: draw_widths(panels, options.shares),
+    "autoslim": lambda panels, _: draw_curves(panels),
 }
+# The functions that name the line of a run, where it is not its method.
+LINES: dict[str, Labelled] = {"bisection": search_of, "k": every_of}
 
 
 def make_figure(
@@ -90,7 +92,13 @@ def make_figure(
     """
     figure = figure_with(name, ks, settings)
     trainings = planned(figure, settings, only)
-    folder = _made_folder(out)
+    folder = Path(out)
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"out: {str(folder)!r} is a file, a folder is needed")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"out: cannot make {str(folder)!r}: {error.strerror}") from error
     chosen = figure.seeds if seeds is None else seeds
     entries = [entry for t in trainings for entry in _trained(t, chosen, folder, how or {})]
     failures = [f"{e.path}: {e.failure}" for e in entries if e.front is None]
@@ -130,8 +138,8 @@ def _drawn(
 ) -> dict[str, Any]:
     """Draw the picture at these paths, and write its numbers beside the first of them."""
     figure = find_figure(name)
-    panels = panels_of(runs, DRAWINGS[name].label, figure.costs)
-    picture, numbers = DRAWINGS[name].draw(panels, options)
+    panels = panels_of(runs, LINES.get(name, method_of), figure.costs)
+    picture, numbers = DRAWINGS[name](panels, options)
     for path in paths:
         save(picture, path)
     record = {"figure": name, "of_the_paper": figure.place, **numbers}
@@ -142,17 +150,6 @@ def _drawn(
     except OSError as error:
         raise UserError(f"out: cannot write {str(file)!r}: {error.strerror}") from error
     return {**record, "files": [*record["files"], str(file)]}
-
-
-def _made_folder(path: str | Path) -> Path:
-    folder = Path(path)
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"out: {str(folder)!r} is a file, a folder is needed")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"out: cannot make {str(folder)!r}: {error.strerror}") from error
-    return folder
 
 
 # The trainings of a figure

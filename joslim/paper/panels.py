@@ -1,4 +1,4 @@
-"""Panels of the paper's figures: which runs are drawn together, and their curves.
+"""Panels of the paper's figures: which runs are drawn together, their curves and their numbers.
 
 A panel shows error against cost: for each label the mean over seeds and a band of a deviation.
 """
@@ -26,7 +26,7 @@ from joslim.results.plots import (
     budgets_of,
     draw_lines,
     looks_of,
-    new_figure,
+    panel_grid,
     plain_text,
 )
 from joslim.results.record import Record
@@ -62,19 +62,22 @@ class Panel:
 
     title: str
     runs: Mapping[str, Sequence[Record]]
-    fronts: Mapping[str, Sequence[Front]]
+
+    @property
+    def fronts(self) -> dict[str, list[Front]]:
+        return {
+            label: [run.front for run in runs if run.front is not None]
+            for label, runs in self.runs.items()
+        }
 
     @property
     def first(self) -> Record:
         return next(iter(self.runs.values()))[0]
 
     @property
-    def model(self) -> str:
-        return self.first.model
-
-    @property
     def front(self) -> Front:
-        return next(iter(self.fronts.values()))[0]
+        assert self.first.front is not None
+        return self.first.front
 
 
 # Runs that are drawn together
@@ -93,7 +96,8 @@ def panels_of(
     """
     groups: dict[tuple[str, str, str], list[Record]] = {}
     for run in runs:
-        cost = _front_of(run).cost
+        assert run.front is not None  # figures are drawn of finished runs
+        cost = run.front.cost
         if cost not in costs:
             raise UserError(
                 f"cost: {str(run.path)!r} has {cost}, this figure is of "
@@ -106,7 +110,7 @@ def panels_of(
     order = [(data_name(recipe["data"]), recipe["model"]) for recipe in recipes]
 
     def place_in_paper(panel: Panel) -> int:
-        place = (data_name(panel.first.data), panel.model)
+        place = (data_name(panel.first.data), panel.first.model)
         return order.index(place) if place in order else len(order)
 
     return sorted((_panel_of(group, label) for group in groups.values()), key=place_in_paper)
@@ -114,36 +118,27 @@ def panels_of(
 
 def _panel_of(runs: Sequence[Record], label: Labelled) -> Panel:
     refuse_repetitions((label(run), run.seed, run.path) for run in runs)
+    first = runs[0]
+    terms = terms_of(first)
     for run in runs[1:]:
-        _refuse_other_terms(runs[0], run)
-    lines: dict[str, list[Record]] = {}
-    for run in sorted(runs, key=lambda run: run.seed):
-        lines.setdefault(label(run), []).append(run)
+        others = terms_of(run)
+        for key in terms:
+            if terms[key] != others.get(key):
+                raise _differ(key, first, terms[key], run, others.get(key))
+        if first.space != run.space:
+            raise UserError(
+                f"model: {str(first.path)!r} and {str(run.path)!r} have other widths to choose "
+                "from; draw them apart"
+            )
     # Methods are always in the same order; other labels in the order in which they were given.
     given = dict.fromkeys(label(run) for run in runs)
     order = [*(name for name in LABELS if name in given), *(n for n in given if n not in LABELS)]
-    model, data = runs[0].model, data_name(runs[0].data)
-    title = f"{MODELS.get(model, model.rpartition(':')[2])}, {DATA.get(data, data)}"
-    fronts = {name: [_front_of(run) for run in lines[name]] for name in order}
-    return Panel(title, {name: lines[name] for name in order}, fronts)
-
-
-def _front_of(run: Record) -> Front:
-    assert run.front is not None  # figures are drawn of finished runs
-    return run.front
-
-
-def _refuse_other_terms(one: Record, other: Record) -> None:
-    """Refuse runs that differ in more than a figure compares."""
-    ours, theirs = terms_of(one), terms_of(other)
-    for key in ours:
-        if ours[key] != theirs.get(key):
-            raise _differ(key, one, ours[key], other, theirs.get(key))
-    if one.space != other.space:
-        raise UserError(
-            f"model: {str(one.path)!r} and {str(other.path)!r} have other widths to choose from; "
-            "draw them apart"
-        )
+    lines: dict[str, list[Record]] = {name: [] for name in order}
+    for run in sorted(runs, key=lambda run: run.seed):
+        lines[label(run)].append(run)
+    data = data_name(first.data)
+    model = MODELS.get(first.model, first.model.rpartition(":")[2])
+    return Panel(f"{model}, {DATA.get(data, data)}", lines)
 
 
 def _differ(key: str, one: Record, ours: Any, other: Record, theirs: Any) -> UserError:
@@ -158,9 +153,8 @@ def only_one(panels: Sequence[Panel]) -> Panel:
     if len(panels) > 1:
         one, other = panels[0].first, panels[1].first
         for key in ("data", "model", "cost"):
-            ours, theirs = (run.config.get(key) for run in (one, other))
-            if ours != theirs:
-                raise _differ(key, one, ours, other, theirs)
+            if one.config.get(key) != other.config.get(key):
+                raise _differ(key, one, one.config.get(key), other, other.config.get(key))
         raise _differ("data", one, one.data_identity, other, other.data_identity)
     return panels[0]
 
@@ -178,11 +172,19 @@ def label_text(label: str) -> str:
 # Curves
 
 
-def draw_curves(panels: Sequence[Panel], cost: str | None = None) -> Drawn:
-    """Draw all panels in one figure. cost: that of the axis, if not the panel's own."""
+def draw_curves(
+    panels: Sequence[Panel],
+    cost: str | None = None,
+    add: Callable[[Axes, Panel], None] = lambda axes, panel: None,
+) -> Drawn:
+    """Draw all panels in one figure.
+
+    cost: that of the axis, if not the panel's own. add: draws more into a panel.
+    """
     figure, places = grid(len(panels))
     for axes, panel in zip(places, panels):
-        draw_panel(axes, panel, looks_of(panel.fronts), cost)
+        draw_panel(axes, panel, cost=cost)
+        add(axes, panel)
     share_axes(places)
     shared_legend(figure, places)
     return figure, {"panels": [numbers_of(panel, cost) for panel in panels]}
@@ -191,33 +193,29 @@ def draw_curves(panels: Sequence[Panel], cost: str | None = None) -> Drawn:
 def grid(count: int) -> tuple[Figure, list[Axes]]:
     """Make a figure with so many panels, at most four side by side."""
     across = min(count, MOST_ACROSS)
-    down = -(-count // across)
-    figure = new_figure(max(WIDE * across, 2 * WIDE))
-    figure.set_figheight(HIGH * down + 0.4 if count > 1 else 1.4 * HIGH)
-    places = figure.subplots(down, across, squeeze=False).flatten()
-    for axes in places[count:]:
-        axes.remove()
-    return figure, [*places[:count]]
+    height = HIGH * -(-count // across) + 0.4 if count > 1 else 1.4 * HIGH
+    return panel_grid(count, across, max(WIDE * across, 2 * WIDE), height)
 
 
 def draw_panel(
-    axes: Axes, panel: Panel, looks: Mapping[str, Look], cost: str | None = None
+    axes: Axes, panel: Panel, looks: Mapping[str, Look] | None = None, cost: str | None = None
 ) -> None:
-    words = {label: label_text(label) for label in panel.fronts}
-    draw_lines(axes, panel.fronts, words, looks, cost)
-    fewer_ticks(axes)
-    small_title(axes, panel.title)
+    words = {label: label_text(label) for label in panel.runs}
+    draw_lines(axes, panel.fronts, words, looks or looks_of(panel.runs), cost)
+    dress_panel(axes, panel.title)
 
 
-def fewer_ticks(axes: Axes) -> None:
+def dress_panel(axes: Axes, title: str) -> None:
+    """Put a title on a panel, and only as many ticks as fit."""
     from matplotlib.ticker import MaxNLocator
 
     if axes.get_xscale() == "linear":
         axes.xaxis.set_major_locator(MaxNLocator(TICKS, steps=[1, 2, 2.5, 5, 10]))
-    axes.tick_params(labelsize=9)
+    small_title(axes, title)
 
 
 def small_title(axes: Axes, words: str) -> None:
+    axes.tick_params(labelsize=9)
     axes.set_title(
         words, loc="left", color=DARK, fontsize=11, fontweight="bold", pad=5, parse_math=False
     )
@@ -242,7 +240,8 @@ def shared_legend(figure: Figure, places: Sequence[Axes]) -> None:
     # Inches that the longest label takes, with its line.
     widest = 0.9 + 0.085 * max(map(len, handles))
     columns = max(1, min(len(handles), int(figure.get_figwidth() / widest)))
-    order = row_by_row([*handles], columns)
+    # Matplotlib fills column by column; in this order the labels read row by row.
+    order = [label for column in range(columns) for label in [*handles][column::columns]]
     figure.set_figheight(figure.get_figheight() + 0.22 * ((len(order) - 1) // columns))
     legend = figure.legend(
         [handles[label] for label in order],
@@ -257,11 +256,6 @@ def shared_legend(figure: Figure, places: Sequence[Axes]) -> None:
     plain_text(legend)
 
 
-def row_by_row(names: list[str], columns: int) -> list[str]:
-    """Reorder names so that matplotlib, which fills column by column, shows them row by row."""
-    return [name for column in range(columns) for name in names[column::columns]]
-
-
 # Numbers
 
 
@@ -274,8 +268,8 @@ def numbers_of(panel: Panel, cost: str | None = None) -> dict[str, Any]:
     for label, line in panel.fronts.items():
         mean, deviation = band(line, budgets, key, measure)
         lines[label] = {
-            "seeds": [run.seed for run in panel.runs.get(label, [])],
-            "runs": [str(run.path) for run in panel.runs.get(label, [])],
+            "seeds": [run.seed for run in panel.runs[label]],
+            "runs": [str(run.path) for run in panel.runs[label]],
             "mean": finite(mean),
             "deviation": None if deviation is None else finite(deviation),
         }
@@ -283,7 +277,7 @@ def numbers_of(panel: Panel, cost: str | None = None) -> dict[str, Any]:
             lines[label]["area"] = spread_json([front.area(measure) for front in line])
     return {
         "title": panel.title,
-        "model": panel.model,
+        "model": panel.first.model,
         "data": panel.first.data,
         "cost": key,
         "measure": measure,

@@ -1,1 +1,1 @@
-"""What a run has to show: tables for the terminal, and pictures."""
+"""Reading run folders, grouping runs, and showing them as tables, pictures and a page."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -232,43 +231,39 @@ def _row_of(
 ) -> dict[str, Any]:
     """The figures of one method. The error is one that all fronts of the table know."""
     measure = shared_measure(entry.front for entry in group if entry.front is not None)
+
+    def values(name: str, figure: Callable[[Entry], float | None]) -> dict[int, float]:
+        """Return a figure of the runs of a method, for the seeds that have it."""
+        found = {entry.seed: figure(entry) for entry in group if entry.method == name}
+        return {seed: value for seed, value in found.items() if value is not None}
+
+    def judged(name: str, figure: Callable[[Front, str], float | None]) -> dict[int, float]:
+        """Return a figure of the fronts of a method, if they are known by an error."""
+        if measure not in ERRORS:
+            return {}
+        return values(name, lambda entry: figure(entry.front, measure) if entry.front else None)
+
+    def areas(name: str) -> dict[int, float]:
+        """Return areas by seed; methods whose fronts are all single children have no curve."""
+        sizes = [len(entry.front) for entry in group if entry.method == name and entry.front]
+        return {} if all(size == 1 for size in sizes) else judged(name, Front.area)
+
     mine = {entry.seed: entry.front for entry in group if entry.method == method}
     fronts = {seed: front for seed, front in mine.items() if front is not None}
-    areas, others = (_areas(group, name, measure) for name in (method, reference))
-    seconds, baseline = (_by_seed(group, name, lambda e: e.seconds) for name in (method, BASELINE))
-    volumes = _by_seed(
-        group,
-        method,
-        lambda e: e.front.hypervolume(measure) if e.front and measure in ERRORS else None,
-    )
+    own, volumes = areas(method), judged(method, Front.hypervolume)
+    seconds, baseline = (values(name, lambda entry: entry.seconds) for name in (method, BASELINE))
     places = [*((share, 0.0) for share in shares), *((None, size) for size in sizes)]
     return {
         "seeds": sorted(fronts),
         "missing": sorted(mine.keys() - fronts.keys()),
         "measure": measure,
-        **Spread.of(areas.values()).named("area"),
-        "against": paired_test(areas, others, reference) if method != reference else None,
+        **Spread.of(own.values()).named("area"),
+        "against": None if method == reference else paired_test(own, areas(reference), reference),
         "errors": [_error_at([*fronts.values()], measure, *place) for place in places],
         **Spread.of(volumes.values()).named("hypervolume"),
         **Spread.of(seconds.values()).named("seconds"),
-        "overhead": overhead(seconds, baseline) if method != BASELINE else None,
+        "overhead": None if method == BASELINE else overhead(seconds, baseline),
     }
-
-
-def _by_seed(
-    group: Sequence[Entry], method: str, value: Callable[[Entry], float | None]
-) -> dict[int, float]:
-    """A value of the runs of one method, for the seeds that have it."""
-    found = {entry.seed: value(entry) for entry in group if entry.method == method}
-    return {seed: number for seed, number in found.items() if number is not None}
-
-
-def _areas(group: Sequence[Entry], method: str, measure: str) -> dict[int, float]:
-    """Areas by seed; none for methods whose fronts are single children, which make no curve."""
-    fronts = [entry.front for entry in group if entry.method == method and entry.front]
-    if measure not in ERRORS or all(len(front) == 1 for front in fronts):
-        return {}
-    return _by_seed(group, method, lambda e: e.front.area(measure) if e.front else None)
 
 
 def _error_at(
@@ -278,5 +273,5 @@ def _error_at(
     budgets = [size if share is None else share * front.span[1] for front in fronts]
     picked = [float(curve(front, most, measure=measure)) for front, most in zip(fronts, budgets)]
     known = [] if any(map(math.isnan, picked)) else picked
-    budget = statistics.fmean(budgets) if budgets else None
+    budget = Spread.of(budgets).mean
     return {"share": share, "budget": budget, **Spread.of(known).named("error")}

@@ -23,39 +23,12 @@ from joslim.files import json_value, shown
 from joslim.front import ERRORS, Front, bought
 from joslim.results.record import Record
 from joslim.results.run_files import CONFIG, LATENCY, read_object, total_steps
+from joslim.training.settings import SEARCH_FIELDS, WHERE_AND_HOW
 
-# Settings of where and how a run runs, not of what it computes.
-WHERE_AND_HOW = frozenset(
-    (
-        "device",
-        "device_file",
-        "threads",
-        "workers",
-        "data_root",
-        "channels_last",
-        "log_every",
-        "save_every",
-        "tensorboard",
-    )
-)
 # Settings that other terms replace: the identity of the data, the settings of the recipe, steps.
 REPLACED = frozenset(("data", "recipe", "epochs"))
 # Settings that tell the runs of a comparison apart, and settings of the search.
-COMPARED = frozenset(("model", "cost", "method", "seed", "widths"))
-SEARCH = frozenset(
-    (
-        "preset",
-        "searcher",
-        "beta",
-        "epsilon",
-        "log_share",
-        "bisections",
-        "every",
-        "rescore",
-        "replay",
-        "score_images",
-    )
-)
+VARIED = {"model", "cost", "method", "seed", "widths", "replay", "score_images", *SEARCH_FIELDS}
 LEAST_PAIRS = 3
 # Costs that differ by more than this factor are drawn on a logarithmic scale.
 WIDE = 20.0
@@ -87,7 +60,7 @@ def terms_of(record: Record) -> dict[str, Any]:
     steps = total_steps(record.facts, record.where)
     terms: dict[str, Any] = {"data": record.data_identity, "steps": steps}
     for name, value in settings_of(record).items():
-        if name not in COMPARED | SEARCH:
+        if name not in VARIED:
             terms.setdefault(name, shown(value) if isinstance(value, (list, dict)) else value)
     if (record.path / LATENCY).is_file():  # latencies of two devices are two costs
         conditions = json_value(read_object(record.path, LATENCY), "conditions", LATENCY)
@@ -120,16 +93,12 @@ def refuse_repetitions(runs: Iterable[tuple[str, int, Path]]) -> None:
     """
     seen: dict[tuple[str, int], Path] = {}
     for label, seed, path in runs:
-        if (label, seed) not in seen:
-            seen[label, seed] = path
-            continue
-        other = seen[label, seed]
-        if other.resolve() == path.resolve():
-            raise UserError(f"runs: {str(path)!r} is given twice; leave one out")
-        raise UserError(
-            f"seed: {str(other)!r} and {str(path)!r} are both {label} with seed {seed}; "
-            "leave one out"
-        )
+        if other := seen.get((label, seed)):
+            if other.resolve() == path.resolve():
+                raise UserError(f"runs: {str(path)!r} is given twice; leave one out")
+            both = f"{str(other)!r} and {str(path)!r}"
+            raise UserError(f"seed: {both} are both {label} with seed {seed}; leave one out")
+        seen[label, seed] = path
 
 
 # Means over seeds
@@ -172,7 +141,8 @@ def paired_test(
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
-            p_value = float(ttest_rel([ours[s] for s in seeds], [theirs[s] for s in seeds]).pvalue)
+            test = ttest_rel([ours[seed] for seed in seeds], [theirs[seed] for seed in seeds])
+        p_value = float(test.pvalue)
     return {
         "method": reference,
         "pairs": len(seeds),
@@ -246,14 +216,9 @@ class Group:
 class Board:
     """The groups of one data set and cost, which can be drawn together.
 
-    Attributes:
-        data: The data as they were typed.
-        identity: What the data hold.
-        key: Name of the cost in `Point.costs`.
-        measure: The best error that all fronts know.
-        span: The least and the largest cost of the networks.
-        groups: The groups.
-        difference: The settings that tell this board from others of the same data and cost.
+    data: as they were typed; identity: what they hold. measure: the best error that all fronts
+    know. span: the least and the largest cost of the networks. difference: the settings that tell
+    this board from others of the same data and cost.
     """
 
     data: str
@@ -270,31 +235,44 @@ def boards_of(records: Sequence[Record]) -> list[Board]:
 
     Other runs are left out: their losses cannot be compared with a judged front.
     """
-    places: dict[tuple[str, str], list[int]] = {}
+    sorted_fronts: dict[tuple[str, str], dict[int, Front]] = {}
     for at, record in enumerate(records):
         if record.front is not None:
-            places.setdefault((_identity(record), record.front.key), []).append(at)
-    boards = [_board_of(records, found) for found in places.values()]
+            data = record.facts.get("data")
+            known = data if isinstance(data, dict) else {}
+            identity = cell_text(known.get("identity", record.config.get("data")))
+            sorted_fronts.setdefault((identity, record.front.key), {})[at] = record.front
+    boards = []
+    for (identity, key), fronts in sorted_fronts.items():
+        groups = _repetitions(records, fronts)
+        first = [records[group[0]] for group in groups]
+        names = group_names([*map(_setting_texts, first)], [record.name for record in first])
+        ends = [end for front in fronts.values() for end in front.span]
+        board = Board(
+            data=cell_text(first[0].config.get("data")),
+            identity=identity,
+            key=key,
+            measure=shared_measure(fronts.values()),
+            span=(min(ends), max(ends)),
+            groups=tuple(
+                Group(name, tuple(group), tuple(fronts[at] for at in group))
+                for name, group in zip(names, groups)
+            ),
+        )
+        boards.append(board)
     return [replace(board, difference=_difference(records, board, boards)) for board in boards]
 
 
-def _board_of(records: Sequence[Record], places: Sequence[int]) -> Board:
-    fronts = {at: front for at in places if (front := records[at].front) is not None}
-    groups = _repetitions(records, places)
-    first = [records[group[0]] for group in groups]
-    names = group_names([*map(_setting_texts, first)], [record.name for record in first])
-    ends = [end for front in fronts.values() for end in front.span]
-    return Board(
-        data=cell_text(first[0].config.get("data")),
-        identity=_identity(first[0]),
-        key=fronts[places[0]].key,
-        measure=shared_measure(fronts.values()),
-        span=(min(ends), max(ends)),
-        groups=tuple(
-            Group(name, tuple(group), tuple(fronts[at] for at in group))
-            for name, group in zip(names, groups)
-        ),
-    )
+def _repetitions(records: Sequence[Record], places: Iterable[int]) -> list[list[int]]:
+    """Collect runs of equal settings and different seeds; a copy of a run is no repetition."""
+    groups: dict[Any, list[int]] = {}
+    copies: Counter[Any] = Counter()
+    for at in places:
+        settings = tuple(sorted(_setting_texts(records[at]).items()))
+        same = (settings, cell_text(records[at].config.get("seed")))
+        groups.setdefault((settings, copies[same]), []).append(at)
+        copies[same] += 1
+    return list(groups.values())
 
 
 def _difference(records: Sequence[Record], board: Board, boards: Sequence[Board]) -> str:
@@ -305,18 +283,6 @@ def _difference(records: Sequence[Record], board: Board, boards: Sequence[Board]
     settings = [_setting_texts(records[b.groups[0].places[0]]) for b in alike]
     texts = [", ".join(_setting_text(found, name) for name in OF_DATA) for found in settings]
     return texts[alike.index(board)] if len({*texts}) == len(texts) else board.identity
-
-
-def _repetitions(records: Sequence[Record], places: Sequence[int]) -> list[list[int]]:
-    """Collect runs of equal settings and different seeds; a copy of a run is no repetition."""
-    groups: dict[Any, list[int]] = {}
-    copies: Counter[Any] = Counter()
-    for at in places:
-        settings = tuple(sorted(_setting_texts(records[at]).items()))
-        same = (settings, cell_text(records[at].config.get("seed")))
-        groups.setdefault((settings, copies[same]), []).append(at)
-        copies[same] += 1
-    return list(groups.values())
 
 
 def group_names(settings: Sequence[Mapping[str, str | None]], runs: Sequence[str]) -> list[str]:
@@ -342,12 +308,6 @@ def _setting_texts(record: Record) -> dict[str, str | None]:
     """The settings that repetitions of a run have in common."""
     settings = settings_of(record)
     return cell_texts({name: value for name, value in settings.items() if name != "seed"})
-
-
-def _identity(record: Record) -> str:
-    data = record.facts.get("data")
-    known = data if isinstance(data, dict) else {}
-    return cell_text(known.get("identity", record.config.get("data")))
 
 
 def cell_text(value: Any) -> str:

@@ -257,16 +257,12 @@ def _label_ends(axes: Axes, front: Front, measure: str) -> None:
 def draw_panels(panels: Mapping[str, Fronts], path: str | Path) -> None:
     """Draw error against budget, a panel for each title: a mean and a band for each label."""
     across = min(MOST_ACROSS, len(panels))
-    down = -(-len(panels) // across)
-    figure = new_figure(8 if across == 1 else 5.6 * across)
-    figure.set_figheight(4.5 * down)
-    places = figure.subplots(down, across, squeeze=False).flatten()
+    width, height = 8 if across == 1 else 5.6 * across, 4.5 * -(-len(panels) // across)
+    figure, places = panel_grid(len(panels), across, width, height)
     for axes, (title, fronts) in zip(places, panels.items()):
         draw_bands(axes, fronts)
         if title:
             put_title(axes, title)
-    for axes in places[len(panels) :]:
-        axes.remove()
     save(figure, path)
 
 
@@ -292,43 +288,31 @@ def draw_lines(
     looks: Mapping[str, Look],
     cost: str | None = None,
 ) -> None:
-    """Dress the axes and draw a line for each label. words: of the legend. cost: of the axis."""
+    """Dress the axes, and draw the children of one run or the mean of several and a band.
+
+    words: of the legend, by label. cost: of the axis. A mean over seeds is no child, and so it has
+    no marks.
+    """
     everyone = [front for seeds in fronts.values() for front in seeds]
     key, measure = cost or everyone[0].key, shared_measure(everyone)
     budgets = budgets_of(everyone, key)
     dress_axes(axes, key, measure, (budgets[0], budgets[-1]))
     for label, seeds in fronts.items():
-        _draw_line(axes, seeds, budgets, (key, measure), looks[label], words[label])
-
-
-def _draw_line(
-    axes: Axes,
-    fronts: Sequence[Front],
-    budgets: NDArray[Any],
-    axis: tuple[str, str],
-    look: Look,
-    words: str,
-) -> None:
-    """Draw the children of one run with a mark for each, or the mean of several runs and a band.
-
-    axis: the cost and the error. A mean over seeds is no child, and so it has no marks.
-    """
-    style: dict[str, Any] = {"drawstyle": "steps-post", "color": look.colour, "ls": look.line}
-    style |= {"lw": 1.8, "label": words, "zorder": 3}
-    if len(fronts) == 1:
-        costs, errors = bought_children(fronts[0], *axis)
-        end = max(budgets[-1], costs[-1])
-        marks = {"marker": look.marker, "markevery": [*range(len(costs))], "ms": 6}
-        style |= {**marks, "mec": "white", "mew": 0.8}
-        axes.plot([*costs, end], [*errors, errors[-1]], **style)
-        return
-    mean, spread = band(fronts, budgets, *axis)
-    assert spread is not None
-    low, high = mean - spread, mean + spread
-    axes.fill_between(
-        budgets, low, high, step="post", color=look.colour, alpha=0.16, lw=0, zorder=1
-    )
-    axes.plot(budgets, mean, **style)
+        look = looks[label]
+        style: dict[str, Any] = {"drawstyle": "steps-post", "color": look.colour, "ls": look.line}
+        style |= {"lw": 1.8, "label": words[label], "zorder": 3}
+        if len(seeds) == 1:
+            costs, errors = bought_children(seeds[0], key, measure)
+            end = max(budgets[-1], costs[-1])
+            marks = {"marker": look.marker, "markevery": [*range(len(costs))], "ms": 6}
+            style |= {**marks, "mec": "white", "mew": 0.8}
+            axes.plot([*costs, end], [*errors, errors[-1]], **style)
+            continue
+        mean, spread = band(seeds, budgets, key, measure)
+        assert spread is not None
+        shade: dict[str, Any] = {"color": look.colour, "alpha": 0.16, "lw": 0, "zorder": 1}
+        axes.fill_between(budgets, mean - spread, mean + spread, step="post", **shade)
+        axes.plot(budgets, mean, **style)
 
 
 def label_of(label: str, fronts: Sequence[Front], measure: str) -> str:
@@ -394,6 +378,16 @@ def new_figure(width: float) -> Figure:
     return Figure(figsize=(width, 4.5), dpi=DPI, facecolor="white", layout="constrained")
 
 
+def panel_grid(count: int, across: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
+    """Make a figure with so many axes, row by row."""
+    figure = new_figure(width)
+    figure.set_figheight(height)
+    places = figure.subplots(-(-count // across), across, squeeze=False).flatten()
+    for axes in places[count:]:
+        axes.remove()
+    return figure, [*places[:count]]
+
+
 def _dress_for(axes: Axes, front: Front, measure: str) -> None:
     dress_axes(axes, front.key, measure, front.span)
     # An invisible line, so that the axis reaches from the smallest network to the full one.
@@ -414,12 +408,17 @@ def dress_axes(axes: Axes, cost: str, measure: str, span: tuple[float, float]) -
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short_size(cost, value)))
     if percent:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %"))
+    plain_axes(axes)
+    axes.margins(x=0.04, y=0.14)
+
+
+def plain_axes(axes: Axes) -> None:
+    """Leave only the axis at the bottom, and thin lines across."""
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(LIGHT)
     axes.grid(axis="y", color=LIGHT, lw=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(colors=GREY, length=0, labelsize=10)
-    axes.margins(x=0.04, y=0.14)
 
 
 def save(figure: Figure, path: str | Path) -> None:

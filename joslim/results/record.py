@@ -51,14 +51,9 @@ class NothingYet(UserError):
 class Record:
     """Everything that a run folder tells about its run; most parts are read when they are needed.
 
-    Attributes:
-        path: The run folder.
-        name: Name of the folder.
-        facts: Content of config.json: the settings, and what is known of the data.
-        config: Settings of the training.
-        status: Whether the run has finished, is training or has stopped.
-        front: The Pareto front, or None until the children have been judged.
-        device_file: The device file that the latencies of the front come from, if one was given.
+    facts: the content of config.json, which has the settings (config) and what is known of the
+    data. front: the Pareto front, or None until the children have been judged. device_file: the
+    device file that the latencies of the front come from, if one was given.
     """
 
     path: Path
@@ -171,16 +166,9 @@ class Record:
 def read_record(
     path: str | Path, front: Front | None = None, device_file: str | Path | None = None
 ) -> Record:
-    """Read the record of a run.
+    """Read the record of a run; `NothingYet` is raised before its first child has been scored.
 
-    Args:
-        path: The run folder.
-        front: The front with the latencies of `device_file`, in place of that in the folder.
-        device_file: The device file that the latencies of `front` come from.
-
-    Raises:
-        NothingYet: The run is not finished, and none of its children has been scored.
-        UserError: The folder is no run folder, or one of its files is broken.
+    front: a front in place of that in the folder, such as one with the latencies of `device_file`.
     """
     folder = Path(path)
     facts = facts_of_run(folder)
@@ -188,13 +176,13 @@ def read_record(
     if not isinstance(config, dict):
         raise UserError(f"{CONFIG}.config: {shown(config)} is not a JSON object")
     status = status_of(folder)
-    front = (front or Front.read(folder)) if status.state == FINISHED else None
+    if front is None and status.state == FINISHED:
+        front = Front.read(folder)
     name = folder.resolve().name or str(path)
     record = Record(folder, name, facts, config, status, front, device_file)
     if front is None and not record.provisional_front:
-        training = status.state == TRAINING
         waiting = f"is still training ({status.place}); wait"
-        state = waiting if training else status.how_to_resume(folder)
+        state = waiting if status.state == TRAINING else status.how_to_resume(folder)
         raise NothingYet(
             f"run: {str(folder)!r} has nothing to show yet, no child was scored: it {state}"
         )
@@ -212,13 +200,8 @@ def _lines_of(file: Path) -> list[dict[str, Any]]:
 class VisitedChildren:
     """The content of history.jsonl: every child that the search visited, and all its losses.
 
-    Attributes:
-        key: Name of the cost in `Point.costs`.
-        space: Search space of the children.
-        counts: Channel counts of each child.
-        costs: Cost of each child; NaN, which is on no front, where it is not known.
-        steps: Step at which each child was visited.
-        scorings: Losses in the order in which they were measured.
+    costs: NaN, which is on no front, where a cost is not known. steps: at which each child was
+    visited. scorings: losses in the order in which they were measured.
     """
 
     key: str
@@ -315,14 +298,10 @@ def _evenly(places: Sequence[int], most: int) -> list[int]:
 class Times:
     """Wall time and passes of a run, as far as metrics.jsonl tells.
 
-    Attributes:
-        seconds: Wall time.
-        passes: Passes through the network that trained it.
-        scoring_passes: Forward passes that scored children.
-        step: The last step.
-        step_seconds: Wall time up to the last step, without the judging of the front.
-        parts: Seconds by part: training, search, scoring, judging.
-        pace: [step, seconds since the start] at some steps, whole rounds apart.
+    passes: through the network, to train it. scoring_passes: forward passes that scored children.
+    step_seconds: wall time up to the last step, without the judging of the front. parts: seconds
+    of training, search, scoring and judging. pace: [step, seconds since the start] at some steps,
+    whole rounds apart.
     """
 
     seconds: float | None
@@ -332,6 +311,11 @@ class Times:
     step_seconds: float | None
     parts: dict[str, float]
     pace: list[list[float]]
+
+
+def _lines_of_steps(metrics: Sequence[Line]) -> list[Line]:
+    """Leave out the last line of a finished run, which tells what judging the front took."""
+    return [line for line in metrics if "phase" not in line]
 
 
 def curves_of(metrics: Sequence[Line]) -> dict[str, list[float | None]]:
@@ -346,16 +330,9 @@ def curves_of(metrics: Sequence[Line]) -> dict[str, list[float | None]]:
         "step": [finite_number(chunk[-1], "step") for chunk in chunks],
         "full": [_mean(finite_number(line, "loss") for line in chunk) for chunk in chunks],
         "sampled": [_mean(x for line in chunk for x in _sampled(line)) for chunk in chunks],
-        "smallest": [
-            _mean(finite_number(line, "smallest_loss") for line in chunk) for chunk in chunks
-        ],
+        "smallest": [_mean(finite_number(x, "smallest_loss") for x in chunk) for chunk in chunks],
     }
     return {name: values for name, values in curves.items() if any(x is not None for x in values)}
-
-
-def _lines_of_steps(metrics: Sequence[Line]) -> list[Line]:
-    """Leave out the last line of a finished run, which tells what judging the front took."""
-    return [line for line in metrics if "phase" not in line]
 
 
 def _sampled(line: Line) -> list[float | None]:
@@ -394,20 +371,19 @@ def _parts(step: Line, last: Line) -> dict[str, float]:
 
     step: the line of the last step. last: that of the front, if the run has come so far.
     """
-    parts, within_steps = _logged_parts(last), _logged_parts(step)
+
+    def logged(line: Line) -> dict[str, float]:
+        parts = line.get("parts")
+        numbers = parts if isinstance(parts, dict) else {}
+        return {name: x for name in numbers if (x := finite_number(numbers, name)) is not None}
+
+    parts, within_steps = logged(last), sum(logged(step).values())
     if not parts:
         return {}
     at_step, at_end = (finite_number(line, "seconds") or 0.0 for line in (step, last))
-    training = at_step - sum(within_steps.values())
-    judging = at_end - at_step - (sum(parts.values()) - sum(within_steps.values()))
-    found = {"training": training, **parts, "judging": judging}
+    judging = at_end - at_step - (sum(parts.values()) - within_steps)
+    found = {"training": at_step - within_steps, **parts, "judging": judging}
     return {name: seconds for name, seconds in found.items() if seconds > 0}
-
-
-def _logged_parts(line: Line) -> dict[str, float]:
-    parts = line.get("parts")
-    named = {name: finite_number(parts, name) for name in parts} if isinstance(parts, dict) else {}
-    return {name: seconds for name, seconds in named.items() if seconds is not None}
 
 
 def _pace(steps: Sequence[Line], every: float) -> list[list[float]]:

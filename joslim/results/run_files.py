@@ -108,10 +108,8 @@ def finite_number(record: Mapping[str, Any], key: str) -> float | None:
 def facts_of_run(path: Path) -> dict[str, Any]:
     """Read config.json of a run; anything else that joslim writes is refused by its name."""
     name = repr(str(path))
-    if _is_file(path):
-        raise UserError(
-            f"run: {name} {_kind_of_file(path)}; a run is a folder that joslim train makes"
-        )
+    if kind := _kind_of_file(path):
+        raise UserError(f"run: {name} {kind}; a run is a folder that joslim train makes")
     facts = read_object(path, CONFIG)
     if _is_child(facts):
         raise UserError(f"run: {name} is an exported child; joslim.load_child({name}) opens it")
@@ -138,8 +136,8 @@ def refuse_other_format(what: str, found: Any) -> None:
 def facts_of_child(path: Path) -> dict[str, Any]:
     """Read config.json of an exported child; anything else that joslim writes is refused."""
     name, how = repr(str(path)), "joslim export RUN -o NAME makes one"
-    if _is_file(path):
-        raise UserError(f"child: {name} {_kind_of_file(path)}; a folder is needed: {how}")
+    if kind := _kind_of_file(path):
+        raise UserError(f"child: {name} {kind}; a folder is needed: {how}")
     if not path.exists():
         raise UserError(f"child: {name} does not exist; {how}")
     if not (path / CONFIG).exists():
@@ -159,14 +157,13 @@ def _is_child(facts: dict[str, Any]) -> bool:
     return str(facts.get("made_by")).startswith("joslim")
 
 
-def _is_file(path: Path) -> bool:
+def _kind_of_file(path: Path) -> str:
+    """Say what a file is in place of a folder; empty if the path is no file."""
     try:
-        return path.is_file()
+        if not path.is_file():
+            return ""
     except OSError as error:
         raise UserError(f"path: {str(path)!r} cannot be read: {error.strerror}") from error
-
-
-def _kind_of_file(path: Path) -> str:
     for known in FORMATS.values():
         if known.suffix and path.suffix == known.suffix:
             return f"is an exported child, which {known.opened_by} opens"
@@ -180,10 +177,8 @@ def _kind_of_file(path: Path) -> str:
 class RunStatus:
     """Whether a run has finished, is training or has stopped, and at which step.
 
-    Attributes:
-        state: FINISHED, TRAINING or STOPPED.
-        step: The last step that was logged.
-        total: Steps of the whole training, or None if config.json does not say.
+    state: FINISHED, TRAINING or STOPPED. step: the last one that was logged. total: steps of the
+    whole training, or None if config.json does not say.
     """
 
     state: str
@@ -246,14 +241,12 @@ def lock(handle: int) -> bool:
     """Try to lock a folder; True as well on systems that have no such locks."""
     try:
         import fcntl
-    except ImportError:
-        return True
-    try:
+
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:
-        return True
+    except (ImportError, OSError):
+        pass
     return True
 
 

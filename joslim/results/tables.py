@@ -54,10 +54,11 @@ def front_table(front: Front) -> Table:
     children = "1 child" if len(front) == 1 else f"{len(front)} children"
     table = Table(title=f"{children} by {title(front.key)}", title_justify="left")
     errors = [name for name in ("val_error", "test_error") if any_known(front, name)]
-    for name in (*front.costs, "train_loss", *errors):
+    columns = (*front.costs, "train_loss", *errors)
+    for name in columns:
         table.add_column(title(name), justify="right")
     for point in front:
-        table.add_row(*cells(point, (*front.costs, "train_loss", *errors)))
+        table.add_row(*cells(point, columns))
     return table
 
 
@@ -122,7 +123,7 @@ def title(name: str) -> str:
 
 
 def format_error(percent: float | None) -> str:
-    return "-" if percent is None else f"{percent:.2f} %"
+    return UNKNOWN if percent is None else f"{percent:.2f} %"
 
 
 # A comparison of methods

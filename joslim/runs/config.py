@@ -21,6 +21,7 @@ from joslim.runs.recipes import RECIPES, settings_of
 from joslim.training.settings import (
     SEARCH_OPTIONS,
     SEARCHING,
+    WHERE_AND_HOW,
     Sandwich,
     Search,
     Settings,
@@ -31,7 +32,15 @@ from joslim.training.settings import (
     setting,
 )
 
-__all__ = ["SEARCHING", "SEARCH_OPTIONS", "Config", "checked", "config_of", "kind_of"]
+__all__ = [
+    "SEARCHING",
+    "SEARCH_OPTIONS",
+    "WHERE_AND_HOW",
+    "Config",
+    "checked",
+    "config_of",
+    "kind_of",
+]
 
 MOST_BYTES = 10**6
 
@@ -49,9 +58,7 @@ class Network(Settings):
         "Cost to trade for error: macs, params, memory or latency.",
         names=keys_of("joslim.costs", "COSTS"),
     )
-    device_file: str | None = setting(
-        None, "Measurements of joslim latency, for cost latency.", may_change=True
-    )
+    device_file: str | None = setting(None, "Measurements of joslim latency, for cost latency.")
     low: float | None = setting(
         None, "Smallest width multiplier. By default the network decides.", above=0, most=1
     )
@@ -67,9 +74,7 @@ class Images(Settings):
     data: str = setting(
         "digits", "Data set: digits, fashion-mnist, cifar10, cifar100 or folder:PATH."
     )
-    data_root: str | None = setting(
-        None, "Folder with the official files of the data set.", may_change=True
-    )
+    data_root: str | None = setting(None, "Folder with the official files of the data set.")
     size: int | None = setting(None, "Resize images to this many pixels.", least=1, most=10_000)
     crop_scale: float | None = setting(
         None,
@@ -85,7 +90,6 @@ class Images(Settings):
         "Number of processes that decode images (data in folders).",
         least=0,
         most=256,
-        may_change=True,
     )
 
 
@@ -137,9 +141,7 @@ class Machine(Settings):
     title: ClassVar[str] = "Machine and logs"
 
     seed: int = setting(0, "Random seed.", least=0, most=2**31 - 1)
-    device: str = setting(
-        "auto", "Device to train on: auto, cpu, cuda, cuda:1 or mps.", may_change=True
-    )
+    device: str = setting("auto", "Device to train on: auto, cpu, cuda, cuda:1 or mps.")
     amp: str | None = setting(
         None, "Mixed precision: bf16 or fp16.", names=lambda: ["bf16", "fp16"]
     )
@@ -148,12 +150,10 @@ class Machine(Settings):
         "Number of CPU threads. By default torch decides.",
         least=1,
         most=4096,
-        may_change=True,
     )
     channels_last: bool = setting(
         True,
         "Use the channels-last memory layout, which is faster on most devices.",
-        may_change=True,
     )
     sync_norm: bool = setting(
         False, "Compute BatchNorm statistics over the images of all processes."
@@ -162,17 +162,13 @@ class Machine(Settings):
         None,
         "Steps between two lines of metrics.jsonl. By default such that there are 1000 lines.",
         least=1,
-        may_change=True,
     )
     save_every: int | None = setting(
         None,
         "Steps between two checkpoints. By default such that there are 20.",
         least=1,
-        may_change=True,
     )
-    tensorboard: bool = setting(
-        False, "Also write TensorBoard files into the run folder.", may_change=True
-    )
+    tensorboard: bool = setting(False, "Also write TensorBoard files into the run folder.")
 
 
 @dataclass(frozen=True)
@@ -217,8 +213,6 @@ DEFAULTS = {item.name: item.default for item in fields(Config) if item.default i
 # The title of the group of each setting, for the help of the command line.
 GROUPS: tuple[type[Any], ...] = Config.__bases__
 TITLES: dict[str, str] = {item.name: group.title for group in GROUPS for item in fields(group)}
-# Settings of where and how a run runs, not of what it computes: a resumed run may have others.
-WHERE_AND_HOW = frozenset(name for name, item in FIELDS.items() if item.metadata["may_change"])
 
 
 def config_of(values: Mapping[str, Any]) -> Config:
@@ -234,11 +228,6 @@ def config_of(values: Mapping[str, Any]) -> Config:
     if given.get("init") is not None:  # a trained network need not be trained alone first
         sandwich.setdefault("full_first", 0.0)
     return Config(**{**given, **asdict(sandwich_of(preset, sandwich))})
-
-
-def steps_in(epochs: float, images: float, batch: float) -> int:
-    """Return the optimizer steps of so many epochs; the last epoch may be incomplete."""
-    return max(1, -int(-epochs * images // batch))
 
 
 def read_config_file(path: str | Path) -> dict[str, Any]:

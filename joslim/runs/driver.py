@@ -36,6 +36,7 @@ from joslim.errors import RunFailed, Stopped, UserError
 from joslim.files import disk_errors
 from joslim.front import Front, step_of_front
 from joslim.results.plots import draw_run
+from joslim.results.record import read_record
 from joslim.results.run_files import LATENCY
 from joslim.runs import checkpoint
 from joslim.runs.config import WHERE_AND_HOW, Config, config_of
@@ -45,7 +46,6 @@ from joslim.runs.report import PAGE, report_at_end
 from joslim.runs.resume import restore, set_up_again, write_config
 from joslim.runs.run import Run
 from joslim.runs.setup import Trainer, lay_out, set_up
-from joslim.search.history import History
 from joslim.training.exploring import timed
 
 
@@ -293,31 +293,15 @@ class RunWriter:
             save_file({"inputs": self.trainer.samples()}, file)
 
     def finish(self, front: Front) -> None:
-        history = self.trainer.slimming.history
         self.log_visits()
         if self.metrics is not None:
             self.metrics.finish()
         self.folder.write_front(front, self.trainer.slimming.steps)
-        draw_run(front, visits_of(history, front), self.folder.file(PICTURE))
+        draw_run(front, read_record(self.folder.path, front).visits, self.folder.file(PICTURE))
         # A run is finished when its checkpoint says so. The page, which says so too, comes last.
         self.save()
         checkpoint.drop_old(self.folder)
         report_at_end(self.folder.path)
-
-
-def visits_of(history: History, front: Front) -> list[tuple[int, float, float, bool]]:
-    """Return step, cost and loss of all children, and whether they are on the front.
-
-    The losses are those of the last time that all were scored on the same images.
-    """
-    on_front = {point.widths for point in front}
-    everyone = [s for s in history.scorings if len(s.losses) == len(history)]
-    losses = everyone[-1].losses if everyone else {}
-    return [
-        (visit.step, visit.cost, losses[child], visit.widths in on_front)
-        for child, visit in enumerate(history.visits)
-        if child in losses
-    ]
 
 
 # Begin

@@ -13,7 +13,8 @@ from typing import Any
 from joslim.errors import UserError
 from joslim.files import shown, write_whole
 from joslim.results.device_times import matching_files
-from joslim.results.page.filling import page_of
+from joslim.results.page.content import page_of
+from joslim.results.plots import draw_front, draw_run
 from joslim.results.record import NothingYet, Record, read_record
 from joslim.results.run_files import (
     CONFIG,
@@ -64,7 +65,11 @@ def report(runs: Any, path: str | Path | None = None, device_files: Sequence[Pat
     if target.suffix.lower() in PICTURES:
         if device_files:
             raise UserError("device_file: it goes with a page; type -o NAME.html")
-        _draw(folders, target)
+        fronts = [read_front(folder) for folder in folders]
+        if len(folders) == 1:  # with the search behind it
+            draw_run(fronts[0], read_record(folders[0]).visits, target)
+        else:
+            draw_front(dict(zip(map(str, folders), fronts)), target)
         return target
     files = matching_files(folders, device_files)
     records: list[Record] = []
@@ -161,17 +166,6 @@ def _target_of(folders: Sequence[Path], path: str | Path | None) -> Path:
     return target
 
 
-def _draw(folders: Sequence[Path], target: Path) -> None:
-    """Draw one run with the search behind it, or the fronts of several."""
-    from joslim.results.plots import draw_front, draw_run
-
-    fronts = [read_front(folder) for folder in folders]
-    if len(folders) == 1:
-        draw_run(fronts[0], read_record(folders[0]).visits, target)
-    else:
-        draw_front(dict(zip(map(str, folders), fronts)), target)
-
-
 def _write_page(records: Sequence[Record], target: Path, refresh: int | None = None) -> None:
     try:
         write_whole(target, page_of(records, refresh))
@@ -186,12 +180,10 @@ def _stamps_of(folders: Sequence[Path]) -> list[tuple[int, int] | None]:
     """Time and size of every file that the page shows: they change when its content does."""
     stamps: list[tuple[int, int] | None] = []
     for file in (f / name for f in folders for name in (CONFIG, METRICS, HISTORY, FRONT)):
-        try:
+        stamps.append(None)
+        with suppress(OSError):
             found = file.stat()
-        except OSError:
-            stamps.append(None)
-        else:
-            stamps.append((found.st_mtime_ns, found.st_size))
+            stamps[-1] = (found.st_mtime_ns, found.st_size)
     return stamps
 
 
@@ -217,8 +209,7 @@ def _is_about_to_begin(folder: Path) -> bool:
 
 
 def _all_finished(records: Sequence[Record], folders: Sequence[Path]) -> bool:
-    finished = [record for record in records if record.status.state == FINISHED]
-    return len(finished) == len(folders)
+    return [record.status.state for record in records] == [FINISHED] * len(folders)
 
 
 def _progress(records: Sequence[Record]) -> str:

@@ -22,6 +22,21 @@ from joslim.files import shown
 SEARCHING = ("joslim", "bignas", "ofa")
 # The settings that are passed on to the searcher; None leaves its own default.
 SEARCH_OPTIONS = ("beta", "epsilon", "log_share", "bisections")
+# The settings of where and how a run runs, not of what it computes: a resumed run may have others,
+# and runs that differ in nothing else compare.
+WHERE_AND_HOW = frozenset(
+    [
+        "device",
+        "device_file",
+        "threads",
+        "workers",
+        "data_root",
+        "channels_last",
+        "log_every",
+        "save_every",
+        "tensorboard",
+    ]
+)
 
 
 def setting(
@@ -32,15 +47,10 @@ def setting(
     above: float | None = None,
     most: float | None = None,
     names: Callable[[], Iterable[str]] | None = None,
-    may_change: bool = False,
 ) -> Any:
-    """Declare a setting. `least` and `most` are allowed values themselves, `above` is not.
-
-    may_change: It says where and how a run runs, not what it computes, so that a resumed run may
-    have another value.
-    """
+    """Declare a setting. `least` and `most` are allowed values themselves, `above` is not."""
     limits = {"least": least, "above": above, "most": most}
-    metadata = {"help": help, "names": names, "may_change": may_change, **limits}
+    metadata = {"help": help, "names": names, **limits}
     return field(default=default, metadata=metadata)
 
 

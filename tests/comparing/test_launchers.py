@@ -134,10 +134,10 @@ def test_a_signal_is_passed_on(number: signal.Signals, tmp_path: Path) -> None:
         assert time.monotonic() < until
         time.sleep(0.02)
     assert handle.poll() is None
-    handle.stop(number)
+    handle.send_signal(number)
     assert ended(handle) == 128 + number
     assert log.read_text() == f"ready\nstopped by {number}\n"
-    handle.stop(number)  # it has ended: nothing happens
+    handle.send_signal(number)  # it has ended: nothing happens
 
 
 def test_a_process_has_a_session_of_its_own(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_jobs_of_a_cluster(tmp_path: Path) -> None:
     while not logs[2].exists() or "ready" not in logs[2].read_text():
         assert time.monotonic() < until
         time.sleep(0.05)
-    handles[2].stop(signal.SIGTERM)
+    handles[2].send_signal(signal.SIGTERM)
     assert ended(handles[2]) != 0
     assert "stopped by" in logs[2].read_text(), "it was told, and not just killed"
 

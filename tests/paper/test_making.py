@@ -10,10 +10,11 @@ import pytest
 import joslim.paper.making as making
 from joslim.comparing import Comparison, Entry
 from joslim.errors import RunFailed, Stopped, UserError
+from joslim.paper.drawings import Clock
 from joslim.paper.figures import FIGURES, KS
-from joslim.paper.latency import Clock
 from joslim.paper.making import (
     DRAWINGS,
+    LINES,
     DrawingOptions,
     Training,
     draw_runs,
@@ -21,7 +22,7 @@ from joslim.paper.making import (
     make_figure,
     planned,
 )
-from joslim.paper.panels import panels_of
+from joslim.paper.panels import method_of, panels_of
 from joslim.results.plots import save
 from joslim.results.record import Record, read_record
 from joslim.runs.recipes import RECIPES
@@ -207,7 +208,7 @@ def test_every_figure_has_one() -> None:
 @pytest.mark.parametrize("name", [name for name in DRAWINGS if name != "latency"])
 def test_at_full_scale(name: str, made: Made, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Runs as the paper's trainings would leave them, but for the numbers in them."""
-    figure, drawing = FIGURES[name], DRAWINGS[name]
+    figure = FIGURES[name]
     runs = [
         made(
             **{key: RECIPES[trials.recipe][key] for key in ("model", "data")},
@@ -223,8 +224,8 @@ def test_at_full_scale(name: str, made: Made, tmp_path_factory: pytest.TempPathF
         for method in trials.methods
         for seed in figure.seeds
     ]
-    panels = panels_of(runs, drawing.label, figure.costs)
-    picture, numbers = drawing.draw(panels, DrawingOptions())
+    panels = panels_of(runs, LINES.get(name, method_of), figure.costs)
+    picture, numbers = DRAWINGS[name](panels, DrawingOptions())
     assert json.loads(json.dumps(numbers, allow_nan=False))["panels"]
     assert len(panels) == len({(t.recipe, t.cost) for t in figure.trials})
     file = tmp_path_factory.mktemp("pictures") / f"{name}.svg"

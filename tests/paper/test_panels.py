@@ -17,7 +17,7 @@ from joslim.paper.panels import (
     label_text,
     only_one,
     panels_of,
-    row_by_row,
+    shared_legend,
     spread_json,
 )
 from joslim.results.record import Record
@@ -205,7 +205,12 @@ def test_the_grid(count: int, shape: tuple[int, int]) -> None:
 
 def test_the_legend_reads_row_by_row() -> None:
     """Matplotlib puts five labels in three columns as 2, 2 and 1."""
-    assert row_by_row(list("abcde"), 3) == ["a", "d", "b", "e", "c"]
+    figure, (axes,) = grid(1)
+    for letter in "abcde":
+        axes.plot([0, 1], label=letter * 10)
+    shared_legend(figure, [axes])
+    words = [text.get_text()[0] for text in figure.legends[0].get_texts()]
+    assert words == ["a", "d", "b", "e", "c"]
 
 
 def test_figures_of_json() -> None:

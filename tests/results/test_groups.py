@@ -33,7 +33,7 @@ from joslim.results.groups import (
 )
 from joslim.results.record import Record, read_record
 from joslim.results.run_files import RunStatus
-from joslim.runs.config import SEARCH_OPTIONS, WHERE_AND_HOW, Config
+from joslim.runs.config import FIELDS, WHERE_AND_HOW, Config
 from joslim.runs.run import Run
 from joslim.space import Dim, Knob, WidthSpace
 
@@ -136,8 +136,8 @@ def test_words() -> None:
 
 
 def test_settings_are_sorted_as_the_configuration_sorts_them() -> None:
-    assert groups.WHERE_AND_HOW == WHERE_AND_HOW
-    assert {*SEARCH_OPTIONS} <= groups.SEARCH
+    assert {*FIELDS} > WHERE_AND_HOW | groups.REPLACED | groups.VARIED
+    assert not WHERE_AND_HOW & groups.VARIED
 
 
 def test_terms_that_differ() -> None:

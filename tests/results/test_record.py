@@ -24,7 +24,6 @@ from joslim.results.record import (
     times_of,
 )
 from joslim.results.run_files import RunStatus, read_lines
-from joslim.runs.driver import visits_of
 from joslim.runs.folder import RunFolder
 from joslim.runs.run import Run
 from joslim.space import Dim, Knob, WidthSpace
@@ -55,12 +54,16 @@ def test_a_finished_run(finished: Run) -> None:
     assert record.seconds == record.times.seconds  # type: ignore[union-attr]
 
 
-def test_visits_are_those_of_the_picture(finished: Run) -> None:
-    drawn = visits_of(finished.history, finished.front)
-    told = read_record(finished.path).visits
-    assert [(step, cost, on) for step, cost, _, on in told] == [(s, c, o) for s, c, _, o in drawn]
-    assert [row[2] for row in told] == pytest.approx([row[2] for row in drawn], rel=1e-4)
-    assert any(row[3] for row in told)
+def test_visits_have_the_losses_of_the_last_scoring_of_all(finished: Run) -> None:
+    history, visits = finished.history, read_record(finished.path).visits
+    on_front = {point.widths for point in finished.front}
+    assert [(step, cost, on) for step, cost, _, on in visits] == [
+        (visit.step, visit.cost, visit.widths in on_front) for visit in history.visits
+    ]
+    together = [s.losses for s in history.scorings if len(s.losses) == len(history)][-1]
+    losses = [together[child] for child in range(len(history))]
+    assert [row[2] for row in visits] == pytest.approx(losses, rel=1e-4)
+    assert any(row[3] for row in visits)
 
 
 def test_a_run_under_way_shows_the_losses_known_so_far(copied: Path) -> None:

@@ -1,18 +1,23 @@
-"""The content of the page as JSON: the records of runs, and the boards that compare them.
+"""The page as one file: a template, a style, scripts, and records and boards of runs as JSON.
 
-The scripts of the page read these keys, and nothing else makes JSON of a record.
+It loads nothing from any network. Names from files reach it as JSON, and the scripts put them in as
+text, so that markup in a name is shown and not obeyed.
 """
 
 from __future__ import annotations
 
+import html
+import json
 import math
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from joslim.costs import COSTS, cost_info
-from joslim.front import ERRORS, Front
+from joslim.front import ERRORS
 from joslim.results.groups import (
     Board,
     Group,
@@ -23,47 +28,84 @@ from joslim.results.groups import (
     cell_texts,
     spread_budgets,
 )
-from joslim.results.record import Record, VisitedChildren, short
+from joslim.results.record import Record, short
 
 Json = dict[str, Any]
 
 BAND_POINTS = 160
 MOST_CLASSES = 100
+HERE = Path(__file__).parent
+STYLES = ("colours.css", "page.css")
+# In the order in which the browser reads them.
+SCRIPTS = (
+    "words.js",
+    "charts.js",
+    "front.js",
+    "budget.js",
+    "compare.js",
+    "search.js",
+    "course.js",
+    "page.js",
+)
+HOLE = re.compile(r"\{\{(\w+)\}\}")
+
+
+def page_of(records: Sequence[Record], refresh: int | None = None) -> str:
+    """Make the HTML of the page. refresh: seconds after which it reloads while a run trains."""
+    title = ", ".join(record.name for record in records[:3])
+    more = f" and {len(records) - 3} more" if len(records) > 3 else ""
+    parts = {
+        "title": html.escape(f"{title}{more}"),
+        "style": joined(STYLES),
+        "data": embedded(content_of(records, refresh)),
+        "scripts": joined(SCRIPTS),
+    }
+    # All holes are filled at once, so that a name that looks like a hole stays as it is.
+    text = HOLE.sub(lambda hole: parts[hole[1]], joined(["template.html"]))
+    # A folder may have a name that is no text.
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def joined(names: Sequence[str]) -> str:
+    return "\n".join((HERE / name).read_text(encoding="utf-8") for name in names)
+
+
+def embedded(data: Any) -> str:
+    """Write JSON that can neither end the element it stands in nor begin another."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    for sign in "<>&":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return text
+
+
+# The JSON that the scripts read
 
 
 def content_of(records: Sequence[Record], refresh: int | None = None) -> Json:
     """The data that the page embeds. refresh: seconds after which it is read again."""
-    boards = [_board_json(board, records) for board in boards_of(records)]
+    runs = [run_json(record) for record in records]
+    keys = dict.fromkeys(key for run in runs for key in run["front"]["costs"])
+    flags = {info.key: info.flag for info in COSTS.values()}  # other costs have none
     return {
-        "runs": [run_json(record) for record in records],
-        "boards": boards,
-        "costs": _costs_json(records),
+        "runs": runs,
+        "boards": [_board_json(board, records) for board in boards_of(records)],
+        "costs": {
+            key: {
+                "label": info.label,
+                "axis": info.axis_label,
+                "unit": info.unit,
+                "symbol": info.symbol,
+                "flag": flags.get(key),
+            }
+            for key, info in ((key, cost_info(key)) for key in keys)
+        },
         "refresh": refresh,
-    }
-
-
-def _costs_json(records: Sequence[Record]) -> Json:
-    """How the costs of these runs are called and printed, by key.
-
-    A cost that is not in the table has no flag.
-    """
-    flags = {info.key: info.flag for info in COSTS.values()}
-    keys = dict.fromkeys(key for record in records for key in _front_json(record)["costs"])
-    return {
-        key: {
-            "label": info.label,
-            "axis": info.axis_label,
-            "unit": info.unit,
-            "symbol": info.symbol,
-            "flag": flags.get(key),
-        }
-        for key, info in ((key, cost_info(key)) for key in keys)
     }
 
 
 def run_json(record: Record) -> Json:
     """Everything that the page shows of one run."""
-    config = {**record.config, "low": record.low}
+    config, history = {**record.config, "low": record.low}, record.history
     return {
         "name": record.name,
         "export": export_command(record),
@@ -71,7 +113,15 @@ def run_json(record: Record) -> Json:
         "status": asdict(record.status),
         "front": _front_json(record),
         "visits": record.visits,
-        "growth": _growth_json(record.history) if record.history else [],
+        "growth": [
+            {
+                "step": step,
+                "points": [[history.costs[i], short(losses[i])] for i in history.front(losses)],
+            }
+            for step, losses in history.moments
+        ]
+        if history
+        else [],
         "curves": record.curves,
         "times": asdict(times) if (times := record.times) else {},
         "config": cell_texts(config),
@@ -138,17 +188,6 @@ def _front_json(record: Record) -> Json:
     }
 
 
-def _growth_json(history: VisitedChildren) -> list[Json]:
-    """The front at some moments of the training, as [cost, loss]."""
-    return [
-        {
-            "step": step,
-            "points": [[history.costs[i], short(losses[i])] for i in history.front(losses)],
-        }
-        for step, losses in history.moments
-    ]
-
-
 def _facts_json(record: Record) -> dict[str, str]:
     """What config.json knows of the data, for the table of the configuration."""
     data = record.facts.get("data")
@@ -167,29 +206,31 @@ def _facts_json(record: Record) -> dict[str, str]:
     return {name: text for name, text in facts.items() if text}
 
 
-# Boards
-
-
 def _board_json(board: Board, records: Sequence[Record]) -> Json:
-    return {
-        "data": board.data,
-        "key": board.key,
-        "measure": board.measure,
-        "span": list(board.span),
-        "difference": board.difference,
-        "groups": [_group_json(group, board, records) for group in board.groups],
-    }
+    groups = [_group_json(group, board, records) for group in board.groups]
+    names = ("data", "key", "measure", "span", "difference")
+    return {**{name: getattr(board, name) for name in names}, "groups": groups}
 
 
 def _group_json(group: Group, board: Board, records: Sequence[Record]) -> Json:
     """A group with [mean, deviation] of its figures; null where some run does not have one."""
     runs, fronts, measure = [records[at] for at in group.places], group.fronts, board.measure
     judged = measure in ERRORS
+    curves = None
+    if len(fronts) > 1:
+        # What a budget buys on average, from the first budget that buys a child of every run.
+        cheapest = max(front[0].costs[board.key] for front in fronts)
+        dearest = max(max(front.span) for front in fronts)
+        budgets = spread_budgets(cheapest, max(cheapest, dearest), BAND_POINTS)
+        mean, deviation = band(fronts, budgets, board.key, measure)
+        assert deviation is not None
+        found = {"budgets": budgets, "mean": mean, "deviation": deviation}
+        curves = {name: values.tolist() for name, values in found.items()}
     return {
         "name": group.name,
         "runs": list(group.places),
         "seeds": [cell_text(record.config.get("seed")) for record in runs],
-        "band": _band_json(fronts, board.key, measure) if len(fronts) > 1 else None,
+        "band": curves,
         "area": _spread_json([f.area(measure) if judged else None for f in fronts]),
         "hypervolume": _spread_json([f.hypervolume(measure) if judged else None for f in fronts]),
         "children": _spread_json([len(front) for front in fronts]),
@@ -201,17 +242,3 @@ def _spread_json(values: Sequence[float | None]) -> list[float | None] | None:
     known = [value for value in values if value is not None]
     spread = Spread.of(known)
     return [spread.mean, spread.deviation] if len(known) == len(values) else None
-
-
-def _band_json(fronts: Sequence[Front], key: str, measure: str) -> dict[str, list[float]]:
-    """What a budget buys on average, from the first budget that buys a child of every run."""
-    cheapest = max(front[0].costs[key] for front in fronts)
-    dearest = max(max(front.span) for front in fronts)
-    budgets = spread_budgets(cheapest, max(cheapest, dearest), BAND_POINTS)
-    mean, deviation = band(fronts, budgets, key, measure)
-    assert deviation is not None
-    return {
-        "budgets": budgets.tolist(),
-        "mean": mean.tolist(),
-        "deviation": deviation.tolist(),
-    }

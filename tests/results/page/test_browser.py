@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from joslim.front import Front, Point
-from joslim.results.page.filling import page_of
+from joslim.results.page.content import page_of
 from joslim.results.record import read_record
 from joslim.runs.folder import RunFolder
 from joslim.runs.report import report
