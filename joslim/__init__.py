@@ -36,9 +36,8 @@ if TYPE_CHECKING:
     from joslim.search import SEARCHERS, History, Searcher
     from joslim.slimmable import SlimmableNet, batch_statistics, recalibrate, slim, sort_channels
     from joslim.space import Dim, Knob, Widths, WidthSpace
-    from joslim.training.exploring import explore
     from joslim.training.methods import METHODS, PRESETS
-    from joslim.training.slimming import Slimming
+    from joslim.training.slimming import Slimming, explore
 
 __version__ = "0.2.0"
 
@@ -61,7 +60,7 @@ _HOME = {
     "Front": "joslim.front",
     "Point": "joslim.front",
     "Slimming": "joslim.training.slimming",
-    "explore": "joslim.training.exploring",
+    "explore": "joslim.training.slimming",
     "METHODS": "joslim.training.methods",
     "PRESETS": "joslim.training.methods",
     "Run": "joslim.runs.run",
