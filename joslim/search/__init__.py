@@ -8,9 +8,8 @@ initial_design.py  the first children
 targeted.py        our search; mobo.py, nsga2.py: the others
 greedy.py          AutoSlim's channel removal, which is no `Searcher`
 
-To add a searcher, write a dataclass that inherits from `Searcher` in a file here, and add a line to
-`SEARCHERS`: its fields are its options, and `--searcher` and tests/search/test_searchers.py find it
-in the table.
+A new searcher is a dataclass that inherits from `Searcher` and a line in `SEARCHERS`: its fields
+are its options, and `--searcher` and tests/search/test_searchers.py find it in the table.
 """
 
 from __future__ import annotations

@@ -112,8 +112,8 @@ class History:
             step: The present step of the training.
         """
         if widths not in self._ids:
-            self._ids[widths] = len(self.visits)
-            self.visits.append(Visit(widths, self.cost(widths), step))
+            self.visits.append(Visit(widths, self.cost(widths), step))  # a cost may raise
+            self._ids[widths] = len(self.visits) - 1
         return self._ids[widths]
 
     def record(self, losses: Mapping[int, float], step: int) -> None:

@@ -78,7 +78,7 @@ def random_widths(training: Slimming) -> list[Widths]:
     return [training.space.random(training.rng) for _ in range(training.samples)]
 
 
-def widths_of_the_greedy_sequence(training: Slimming) -> list[Widths]:
+def greedy_sequence_widths(training: Slimming) -> list[Widths]:
     """AutoSlim: random widths at first; then children of the sequence that greedy removal finds."""
     alone, history = training.alone_until, training.history
     early = alone + AUTOSLIM_EARLY * (training.total_steps - alone)
@@ -109,10 +109,12 @@ def visit_equally_slim_widths(training: Slimming) -> None:
     """Slim: visit children of equal multipliers, at costs that are spread evenly."""
     space = training.space
     ray = np.maximum(space.low, np.linspace(space.low.min(), 1.0, RAY)[:, None])
-    costs = np.asarray(training.cost.of(ray), dtype=np.float64)
+    # Each child once: a function of the user's may take long.
+    counts = list(dict.fromkeys(map(tuple, space.counts(ray).tolist())))
+    costs = training.cost.of_counts(np.array(counts)).astype(np.float64)
     for target in np.linspace(costs[0], costs[-1], SLIM_CHILDREN):
-        nearest = int(np.abs(costs - target).argmin())
-        training.history.visit(space.at(ray[nearest]), training.steps)
+        nearest = counts[np.abs(costs - target).argmin()]
+        training.history.visit(space.of_counts(nearest), training.steps)
 
 
 def search_frozen_weights(training: Slimming) -> None:
@@ -175,7 +177,7 @@ METHODS: dict[str, Method] = {
     ),
     "autoslim": Method(
         "a short training, greedy removal of channels, then training of that sequence",
-        widths_of_the_greedy_sequence,
+        greedy_sequence_widths,
         finish=finish_greedy_sequence,
     ),
     "single": Method(
