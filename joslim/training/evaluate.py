@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 import torch
@@ -14,6 +15,9 @@ from joslim.slimmable import SlimmableNet, batch_statistics
 from joslim.slimmable.batchnorm import inputs_of
 from joslim.space import Widths
 from joslim.training.step import Criterion
+
+# Number of batches that are kept if batches can only be iterated over.
+KEPT_BATCHES = 64
 
 # How wrong the outputs are for each sample of a batch, [n] booleans or numbers from 0 to 1.
 Metric = Callable[[Any, Any], Tensor]
@@ -103,3 +107,25 @@ def on_device(net: nn.Module, batch: Any) -> tuple[tuple[Any, ...], Any]:
 
 def moved(value: Any, device: torch.device) -> Any:
     return value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
+
+
+def as_sequence(batches: Iterable[Any]) -> Sequence[Any]:
+    """Return batches that can be indexed. The first batches of a mere iterable are kept."""
+    if isinstance(batches, Tensor):
+        raise UserError("scoring: a tensor given, a sequence of batches (inputs, labels) needed")
+    indexed = hasattr(batches, "__getitem__") and hasattr(batches, "__len__")
+    result: Any = batches if indexed else list(islice(batches, KEPT_BATCHES))
+    if not len(result):
+        raise UserError("scoring: no batches given; at least one of (inputs, labels) is needed")
+    return result
+
+
+def first_images(batches: Sequence[Any], images: int) -> list[Any]:
+    """Return the first batches that together have at least this many images."""
+    chosen, count = [], 0
+    for position in range(len(batches)):
+        if count >= images:
+            break
+        chosen.append(batches[position])
+        count += len(chosen[-1][1])
+    return chosen
