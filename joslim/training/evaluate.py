@@ -76,8 +76,11 @@ def mean_loss(net: nn.Module, batches: Iterable[Any], criterion: Criterion) -> f
 
 def errors(
     net: SlimmableNet, children: Sequence[Widths], batches: Iterable[Any], metric: Metric = wrong
-) -> list[float]:
-    """Return the error of each child in percent, in one pass over the data."""
+) -> list[tuple[float, int]]:
+    """Return the error of each child in percent, and the number of samples behind it.
+
+    All children are measured in one pass over the data.
+    """
     if not children:
         return []
     totals, samples, seen = [0.0] * len(children), 0, 0
@@ -92,7 +95,7 @@ def errors(
             samples += seen
     if not samples:
         raise UserError("batches: none given; an error needs at least one")
-    return [100 * total / samples for total in totals]
+    return [(100 * total / samples, samples) for total in totals]
 
 
 def on_device(net: nn.Module, batch: Any) -> tuple[tuple[Any, ...], Any]:

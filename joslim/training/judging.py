@@ -78,12 +78,13 @@ def judge(
         del net.statistics[widths]
     net._switch(net.active)
 
-    def errors_on(data: Iterable[Any] | None) -> Sequence[float | None]:
+    def errors_on(data: Iterable[Any] | None) -> Sequence[tuple[float | None, int | None]]:
         if data is None:
-            return [None] * len(children)
+            return [(None, None)] * len(children)
         watched = _watched(data, lambda: progress(len(finalists), len(finalists)))
         return gathered(errors(net, shared_out(children), watched, metric))
 
+    on_val, on_test = errors_on(val), errors_on(test)
     cost = history.cost
     counted = [make_cost(name, net) for name in COSTS if name != "latency"]
     points = [
@@ -91,12 +92,13 @@ def judge(
             widths,
             {cost_key(priced.name): priced(widths) for priced in [*counted, cost]},
             losses[child],
-            *found,
+            val_error,
+            test_error,
         )
-        for child, widths, *found in zip(best, children, errors_on(val), errors_on(test))
+        for child, widths, (val_error, _), (test_error, _) in zip(best, children, on_val, on_test)
     ]
     span = (float(cost(net.space.smallest)), float(cost(net.space.full)))
-    return Front(points, cost.name, span)
+    return Front(points, cost.name, span, val_images=on_val[0][1])
 
 
 def _measure(

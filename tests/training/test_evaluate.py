@@ -57,7 +57,7 @@ def batch(seed: int = 1, count: int = 8) -> tuple[Tensor, Tensor]:
 
 def error(net: SlimmableNet, batches: Any, metric: Metric = wrong) -> float:
     """That of the active child."""
-    (found,) = errors(net, [net.active], batches, metric)
+    ((found, _),) = errors(net, [net.active], batches, metric)
     return found
 
 
