@@ -2,7 +2,7 @@
 
 import pytest
 
-from joslim.errors import UserError, unknown
+from joslim.errors import UserError, first_line, unknown
 
 
 def test_bad_input_is_a_value_error() -> None:
@@ -39,3 +39,15 @@ def test_a_message_is_one_line_whatever_was_typed(count: int) -> None:
     message = str(unknown("model", "two\nlines", [f"name{i}" for i in range(count)]))
     assert "\n" not in message
     assert "two" in message
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ValueError("\n  two\nlines"), "two"),
+        (MemoryError(), "MemoryError"),
+        (OSError(" "), "OSError"),
+    ],
+)
+def test_the_first_line_of_an_error(error: Exception, line: str) -> None:
+    assert first_line(error) == line

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from joslim.errors import UserError
+from joslim.errors import UserError, first_line
 from joslim.files import json_count
 
 if TYPE_CHECKING:
@@ -123,9 +123,9 @@ def move(net: SlimmableNet, device: str) -> None:
     try:
         net.to(torch.device(device))
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
         known = "cpu" if device.startswith("cuda") else "cpu or cuda"
-        raise UserError(f"device: {device!r} cannot be used: {reason}; type {known}") from error
+        why = first_line(error)
+        raise UserError(f"device: {device!r} cannot be used: {why}; type {known}") from error
 
 
 def measured_facts(

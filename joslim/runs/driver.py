@@ -32,7 +32,7 @@ from joslim.distributed import (
     restarted,
     world,
 )
-from joslim.errors import RunFailed, Stopped, UserError
+from joslim.errors import RunFailed, Stopped, UserError, first_line
 from joslim.files import disk_errors
 from joslim.front import Front, step_of_front
 from joslim.results.plots import draw_run
@@ -403,7 +403,7 @@ def _explained_failures(folder: RunFolder) -> Iterator[None]:
 
 
 def _advice(error: Exception) -> str:
-    line = (str(error) or type(error).__name__).strip().splitlines()[0]
+    line = first_line(error)
     if _is_out_of_memory(error):
         return f"out of memory ({line}); a smaller --batch needs less"
     if DEAD_WORKER in line:

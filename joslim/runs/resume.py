@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from joslim.distributed import alike, on_first
-from joslim.errors import UserError
+from joslim.errors import UserError, first_line
 from joslim.files import json_value, shown
 from joslim.results.run_files import CONFIG, HISTORY, facts_of_run, read_lines
 from joslim.runs import checkpoint
@@ -53,8 +53,8 @@ def restore(trainer: Trainer, folder: RunFolder, until: int | None = None) -> No
         try:  # the files may be whole and still be of something else
             trainer.load_state_dict(state)
         except BAD_STATE as error:
-            line = (str(error) or type(error).__name__).splitlines()[0]
-            raise UserError(f"checkpoint: its state is not one of this training: {line}") from error
+            why = first_line(error)
+            raise UserError(f"checkpoint: its state is not one of this training: {why}") from error
         alike(trainer.net.state_dict().values())
     done = trainer.slimming.steps
     if trainer.total_steps < done:

@@ -17,7 +17,7 @@ from joslim.costs import cost as make_cost
 from joslim.data import Data, Sweep, load_data
 from joslim.data.folder import FolderData
 from joslim.distributed import averaged, local_rank, rank, refuse_differences, world
-from joslim.errors import UserError
+from joslim.errors import UserError, first_line
 from joslim.files import LONGEST_NAME, is_name, shown
 from joslim.front import Front
 from joslim.models import MODELS
@@ -281,8 +281,8 @@ def load_images(config: Config, data: Any, device: torch.device, model: nn.Modul
             workers=config.workers,
         )
     except (MemoryError, RuntimeError) as error:
-        line = (str(error) or type(error).__name__).splitlines()[0]
-        raise UserError(f"data: cannot load the images: {line}; type a smaller size") from error
+        why = first_line(error)
+        raise UserError(f"data: cannot load the images: {why}; type a smaller size") from error
 
 
 def _facts_to_share(data: Data) -> dict[str, Any]:
@@ -389,8 +389,8 @@ def find_device(name: str) -> torch.device:
         if device.type == "cuda" and device.index is not None:
             torch.cuda.set_device(device)
     except (RuntimeError, AssertionError) as error:
-        line = str(error).splitlines()[0]
-        raise UserError(f"device: {name!r} cannot be used: {line}; type auto or cpu") from error
+        why = first_line(error)
+        raise UserError(f"device: {name!r} cannot be used: {why}; type auto or cpu") from error
     return device
 
 
