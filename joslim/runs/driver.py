@@ -238,7 +238,7 @@ def train_steps(trainer: Trainer, writer: RunWriter, watch: Watcher, stop: Stop)
         # All processes stop after the same step.
         stop.asked = any_asked(stop.asked, trainer.device)
         at_end = slimming.steps == trainer.total_steps
-        if at_end or stop.asked or slimming.steps % trainer.save_every == 0:
+        if at_end or stop.asked or slimming.steps % trainer.config.save_every == 0:
             on_first(writer.save)
         stop.raise_if_asked(trainer, writer.folder)
 

@@ -31,7 +31,7 @@ def estimate(config: Config) -> dict[str, Any]:
         "cost": slimming.cost.name,
         "knobs": len(slimming.space),
         "steps": trainer.total_steps,
-        "epochs": round(trainer.total_steps * (config.batch or 0) / trainer.data.sizes["train"], 2),
+        "epochs": round(trainer.total_steps * config.batch / trainer.data.sizes["train"], 2),
         "rounds": rounds,
         "every": slimming.every,
         "children": slimming.children if searches else 0,
@@ -40,7 +40,7 @@ def estimate(config: Config) -> dict[str, Any]:
     if alone:
         _, seconds_alone = _try_steps(set_up(replace(config, full_first=1.0), data=trainer.data))
     # One round: later ones have more children to learn from, and take a little longer.
-    one_round = replace(config, full_first=0.0, every=sys.maxsize, rescore=slimming.rescore_budget)
+    one_round = replace(config, full_first=0.0, every=sys.maxsize)
     trial = set_up(one_round, data=trainer.data)
     widths, seconds = _try_steps(trial)
     spent = trial.slimming.seconds

@@ -99,8 +99,8 @@ class MetricsLog:
         self.board = summary_writer()(where) if trainer.config.tensorboard else None
 
     def update(self) -> None:
-        slimming = self.trainer.slimming
-        if slimming.steps % self.trainer.log_every and slimming.steps != self.trainer.total_steps:
+        slimming, every = self.trainer.slimming, self.trainer.config.log_every
+        if slimming.steps % every and slimming.steps != self.trainer.total_steps:
             return
         losses = dict(zip(slimming.widths, slimming.losses.tolist()))
         line = {

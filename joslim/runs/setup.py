@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -22,15 +22,18 @@ from joslim.files import LONGEST_NAME, is_name, shown
 from joslim.front import Front
 from joslim.models import MODELS
 from joslim.results.run_files import steps_in
-from joslim.runs.config import SEARCH_OPTIONS, Config
+from joslim.runs.config import SEARCH_OPTIONS, Config, Resolved
 from joslim.runs.network import check_model, default_shape, load_model, make_net, read_weights
 from joslim.runs.recipes import check_data
 from joslim.slimmable import SlimmableNet, norms_together
 from joslim.space import Widths, WidthSpace
 from joslim.training.evaluate import evaluating, moved
+from joslim.training.exploring import chosen_searcher
+from joslim.training.methods import method as find_method
+from joslim.training.methods import preset as find_preset
 from joslim.training.schedule import Schedule
 from joslim.training.settings import Sandwich
-from joslim.training.slimming import Slimming
+from joslim.training.slimming import Slimming, default_every, steps_alone
 from joslim.training.step import clip_gradients, refuse_non_finite
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -45,7 +48,7 @@ EVALUATION_BATCH = 512
 class Trainer:
     """The objects of a run. They are made once and checked before anything is computed."""
 
-    config: Config
+    config: Resolved
     data: Data
     net: SlimmableNet
     slimming: Slimming
@@ -61,19 +64,10 @@ class Trainer:
     def total_steps(self) -> int:
         return self.slimming.total_steps
 
-    @property
-    def log_every(self) -> int:
-        return self.config.log_every or max(1, self.total_steps // LINES)
-
-    @property
-    def save_every(self) -> int:
-        return self.config.save_every or max(1, self.total_steps // CHECKPOINTS)
-
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Training batches from the next step on."""
-        batch = self.config.batch
-        assert batch is not None
-        return self.data.batches(self.config.seed, batch, self.slimming.steps, rank(), world())
+        config = self.config
+        return self.data.batches(config.seed, config.batch, self.slimming.steps, rank(), world())
 
     def step(self, x: Tensor, y: Tensor) -> None:
         """Make one optimizer step, which depends on the state and the number of the step alone."""
@@ -167,73 +161,110 @@ def set_up(
     images = load_images(config, data, device, model)
     check_class_names(images.classes)
     refuse_differences(_facts_to_share(images))
-    config = _with_recipe_and_batch(config, images)
-    if isinstance(images, FolderData) and config.crop_scale is not None:
-        images.scale = config.crop_scale
     torch.manual_seed(config.seed)
     network = load_model(config.model, len(images.classes)) if model is None else model
     net, fresh = make_net(network, images.shape, config.low, weights)
+    settings = resolve(config, images, net)
+    if isinstance(images, FolderData):
+        assert settings.crop_scale is not None
+        images.scale = settings.crop_scale
     net.to(device)
     check_outputs(net, images)
-    if config.channels_last:
+    if settings.channels_last:
         put_channels_last(net, images)
-    slimming = _make_slimming(config, net, images, cost_of(config, cost, net))
-    schedule = Schedule(config.schedule or "constant", config.warmup or 0.0, config.lr or 0.0)
     return Trainer(
-        config=replace(config, every=slimming.every),
+        config=settings,
         data=images,
         net=net,
-        slimming=slimming,
+        slimming=_make_slimming(settings, net, images, cost_of(settings, cost, net)),
         optimizer=torch.optim.SGD(
             net.parameters(),
-            lr=schedule.highest,
-            momentum=config.momentum or 0.0,
-            nesterov=bool(config.momentum),
-            weight_decay=config.weight_decay or 0.0,
+            lr=settings.lr,
+            momentum=settings.momentum,
+            nesterov=settings.momentum > 0,
+            weight_decay=settings.weight_decay,
         ),
-        criterion=nn.CrossEntropyLoss(label_smoothing=config.label_smoothing or 0.0),
-        schedule=schedule,
-        scaler=torch.amp.GradScaler(device.type, enabled=config.amp == "fp16"),
+        criterion=nn.CrossEntropyLoss(label_smoothing=settings.label_smoothing),
+        schedule=Schedule(settings.schedule, settings.warmup, settings.lr),
+        scaler=torch.amp.GradScaler(device.type, enabled=settings.amp == "fp16"),
         device=device,
         fresh=fresh,
     )
 
 
-def _with_recipe_and_batch(asked: Config, data: Data) -> Config:
-    """Fill in the recipe of the data, and a batch that fits the data and the processes.
+def resolve(config: Config, data: Data, net: SlimmableNet) -> Resolved:
+    """Fill in all settings that were left open, from the recipe, the preset, the data and the net.
 
-    The batch of a recipe is cut to small data; one that was asked for is not.
+    A resolved configuration stays as it is, so that config.json repeats a run.
     """
-    config = asked.with_recipe(data.recipe)
-    assert config.batch is not None
-    if asked.batch is None:
-        fits = min(config.batch, data.sizes["train"] // world() * world())
-        config = replace(config, batch=fits)
-    assert config.batch is not None
+    values = config.with_recipe(data.recipe).to_json()
+
+    def fill(name: str, default: Any) -> None:
+        if values[name] is None:
+            values[name] = default
+
+    fill("recipe", data.recipe)
+    images = data.sizes["train"]
+    if config.batch is None:  # the batch of a recipe is cut to small data, a given one is not
+        values["batch"] = min(values["batch"], images // world() * world())
+    batch = values["batch"]
+    _check_batch(batch, images)
+    if values["steps"] is None:
+        values["steps"], values["epochs"] = steps_in(values["epochs"], images, batch), None
+    steps = values["steps"]
+    values["score_images"] = min(config.score_images or batch, images)
+    fill("log_every", max(1, steps // LINES))
+    fill("save_every", max(1, steps // CHECKPOINTS))
+    if isinstance(data, FolderData):
+        fill("size", data.shape[-1])
+        fill("crop_scale", data.scale)
+    if len(lows := {knob.low for knob in net.space.knobs}) == 1:  # else each layer has its own
+        values["low"] = lows.pop()
+
+    name, method = find_method(config.method)
+    preset = find_preset(config.preset)
+    alone = steps_alone(method, config.full_first, steps)
+    fill("every", default_every(steps - alone, config.samples))
+    fill("rescore", preset.rescore(values["every"]))
+    if name == "single":
+        fill("widths", "1")
+    if name in preset.searchers:
+        fill("searcher", preset.searchers[name][0])
+        searcher = chosen_searcher(values["searcher"], name, preset, search_options(config))
+        for option in SEARCH_OPTIONS:  # some searchers have only some of them
+            values[option] = getattr(searcher, option, None)
+    return Resolved(**values)
+
+
+def _check_batch(batch: int, images: int) -> None:
+    if batch > images:
+        raise UserError(f"batch: {batch} is more than the {images} training images")
     # Every process must have as many images as the others: their gradients count the same.
-    if left := config.batch % world():
-        sizes = [n for n in (config.batch - left, config.batch - left + world()) if n > 0]
+    if left := batch % world():
+        sizes = [n for n in (batch - left, batch - left + world()) if n > 0]
         raise UserError(
-            f"batch: {config.batch} images cannot be shared out evenly over {world()} processes; "
+            f"batch: {batch} images cannot be shared out evenly over {world()} processes; "
             f"type {' or '.join(map(str, sizes))}"
         )
-    return config
 
 
-def _make_slimming(config: Config, net: SlimmableNet, data: Data, cost: Cost) -> Slimming:
+def search_options(config: Config) -> dict[str, Any]:
+    options = {name: getattr(config, name) for name in SEARCH_OPTIONS}
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _make_slimming(config: Resolved, net: SlimmableNet, data: Data, cost: Cost) -> Slimming:
     return Slimming(
         reducing_gradients(net),
         method=config.method,
         cost=cost,
-        total_steps=total_steps(config, data),
+        total_steps=config.steps,
         scoring=scoring_batches(config, data),
         every=config.every,
         widths=parse_widths(config.widths, net.space),
         preset=config.preset,
         searcher=config.searcher,
-        search_options={
-            name: value for name in SEARCH_OPTIONS if (value := getattr(config, name)) is not None
-        },
+        search_options=search_options(config),
         rescore=config.rescore,
         seed=config.seed,
         **{item.name: getattr(config, item.name) for item in fields(Sandwich)},
@@ -315,22 +346,10 @@ def channels_of(config: Config, model: nn.Module | None) -> int:
     return default_shape(model or load_model(config.model))[0]
 
 
-def total_steps(config: Config, data: Data) -> int:
-    if config.steps is not None:
-        return config.steps
-    assert config.epochs is not None
-    assert config.batch is not None
-    return steps_in(config.epochs, data.sizes["train"], config.batch)
-
-
-def scoring_batches(config: Config, data: Data) -> Sweep:
+def scoring_batches(config: Resolved, data: Data) -> Sweep:
     """Return un-augmented training images in random order, since files may be sorted by class."""
-    count = data.sizes["train"]
-    assert config.batch is not None
-    if config.batch > count:
-        raise UserError(f"batch: {config.batch} is more than the {count} training images")
+    count, batch = data.sizes["train"], config.score_images
     order = np.random.default_rng(config.seed).permutation(count)
-    batch = min(config.score_images or config.batch, count)
     # No short batch at the end: children are scored with the statistics of the batch.
     return Sweep(data, "train", order[: count // batch * batch], batch)
 
