@@ -102,8 +102,7 @@ def load_network(
     """Load the network, and the children of the front if it is the network of a run."""
     from joslim.models import MODELS
     from joslim.runs.fronts import opened
-    from joslim.runs.network import blank_input, default_shape, load_model, parse_shape
-    from joslim.slimmable import slim
+    from joslim.runs.setup import net_of
 
     if what not in MODELS and ":" not in what and (Path(what).is_dir() or os.sep in what):
         if shape is not None or low is not None:
@@ -112,9 +111,7 @@ def load_network(
         return run.net, [point.widths for point in run.front]
     if model is not None:
         raise UserError(f"model: {what!r} is no run; leave out --model")
-    given = parse_shape(shape) if shape is not None else None
-    network = load_model(what)
-    return slim(network, blank_input(given or default_shape(network)), low=low), []
+    return net_of(what, shape, low), []
 
 
 def move(net: SlimmableNet, device: str) -> None:

@@ -30,16 +30,10 @@ def profile(
     Lists the knobs (search dimensions) with their layers, and the layers that keep their width with
     the reasons.
     """
-    from joslim.runs.network import blank_input, default_shape, load_model, parse_shape
+    from joslim.runs.setup import net_of
 
-    given = parse_shape(shape) if shape is not None else None
-    network = load_model(model)
-    sizes = given or default_shape(network)
-
-    from joslim.slimmable import slim
-
-    net = slim(network, blank_input(sizes), low=low)
-    facts = {"model": model, "input": list(sizes), **described(net)}
+    net = net_of(model, shape, low)
+    facts = {"model": model, "input": list(net.example[0].shape[1:]), **described(net)}
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
     else:

@@ -215,7 +215,7 @@ def show_estimate(values: dict[str, Any], as_json: bool) -> None:
     """Print the estimate of a dry run."""
     from joslim.results.tables import duration
     from joslim.runs.config import config_of
-    from joslim.runs.dry_run import estimate
+    from joslim.runs.driver import estimate
     from joslim.units import format_size
 
     facts = estimate(config_of(values))

@@ -22,8 +22,8 @@ from joslim.files import (
 from joslim.formats import WEIGHTS, load_weights
 from joslim.front import counts_of_json
 from joslim.results.run_files import CONFIG, facts_of_child
-from joslim.runs.network import check_model, load_blank, make_net
 from joslim.runs.run import MOST_CLASSES, MOST_PIXELS, MOST_VALUES
+from joslim.runs.setup import check_model, load_blank, make_net
 
 
 def load_child(path: str | Path, model: str | nn.Module | None = None) -> nn.Module:

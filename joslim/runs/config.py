@@ -16,6 +16,7 @@ from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from joslim.costs import COSTS
 from joslim.errors import UserError, unknown
 from joslim.files import read_text
 from joslim.runs.recipes import RECIPES, settings_of
@@ -47,8 +48,8 @@ class Network(Settings):
     init: str | None = setting(None, "Trained weights to start from: a .safetensors file.")
     cost: str = setting(
         "macs",
-        "Cost to trade for error: macs, params, memory or latency.",
-        names=keys_of("joslim.costs", "COSTS"),
+        f"Cost to trade for error: {', '.join(COSTS)}.",
+        names=lambda: COSTS,
     )
     device_file: str | None = setting(
         None, "Measurements of joslim latency, for cost latency.", may_change=True

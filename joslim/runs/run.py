@@ -21,7 +21,7 @@ from joslim.results.run_files import CONFIG, HISTORY, facts_of_run, read_front, 
 from joslim.runs import checkpoint
 from joslim.runs.config import Config, config_of
 from joslim.runs.folder import RunFolder
-from joslim.runs.network import check_model, fill_blank, load_blank, make_net
+from joslim.runs.setup import check_model, fill_blank, load_blank, make_net
 from joslim.search.history import History
 from joslim.slimmable import SlimmableNet
 from joslim.space import WidthSpace

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from joslim.runs import dry_run
+from joslim.runs import driver
 from joslim.runs.config import config_of
-from joslim.runs.dry_run import TRIAL_STEPS, estimate, peak_memory
+from joslim.runs.driver import TRIAL_STEPS, estimate, peak_memory
 from joslim.runs.setup import Trainer, set_up
 
 
@@ -45,7 +45,7 @@ def test_memory_is_in_bytes() -> None:
 def test_the_search_is_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """In one trial, with other children beside the full network; the other trial is alone."""
     made: list[Trainer] = []
-    monkeypatch.setattr(dry_run, "set_up", lambda *a, **k: made.append(set_up(*a, **k)) or made[-1])
+    monkeypatch.setattr(driver, "set_up", lambda *a, **k: made.append(set_up(*a, **k)) or made[-1])
     assert facts_of(steps=100, every=1)["every"] == 1
     asked, alone, together = made
     assert [t.slimming.steps for t in made] == [0, TRIAL_STEPS + 1, TRIAL_STEPS + 1]
