@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from joslim.cli.train import AsJson, Low, OwnModel, Shape
 from joslim.errors import UserError, first_line
 from joslim.files import json_count
 
@@ -37,20 +38,9 @@ def latency(
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Device file to write.", metavar="FILE")
     ] = Path("latency.json"),
-    shape: Annotated[
-        str | None,
-        typer.Option("--input", help="Shape of one input, such as 3x224x224.", metavar="CxHxW"),
-    ] = None,
-    low: Annotated[
-        float | None,
-        typer.Option(
-            help="Lowest width multiplier: the least share of its channels that a layer keeps."
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help="Your own model as package.module:function, if the run has one."),
-    ] = None,
+    shape: Shape = None,
+    low: Low = None,
+    model: OwnModel = None,
     threads: Annotated[int | None, typer.Option(help="Number of processor threads.")] = None,
     batch: Annotated[int, typer.Option(help="Number of inputs in a forward pass.")] = 1,
     precision: Annotated[str, typer.Option(help="Precision: fp32, bf16 or fp16.")] = "fp32",
@@ -60,7 +50,7 @@ def latency(
     device: Annotated[str, typer.Option(help="Device: cpu, cuda or cuda:N.")] = "cpu",
     children: Annotated[int, typer.Option(help="Number of children to measure.")] = 64,
     repeats: Annotated[int, typer.Option(help="Number of turns of each child.")] = 5,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure the latency of children on this device.
 

@@ -196,7 +196,9 @@ def run_training(
             if on_first(lambda: _holds_run(folder, overwrite, resume, until)):
                 restore(trainer, folder, until)
             else:
-                on_first(lambda: _begin(trainer, folder))
+                on_first(folder.prepare)
+                # It comes first: by it the other files are known to be a run's.
+                on_first(lambda: write_config(trainer, folder))
         except OSError as error:
             where = f"cannot write into {str(folder.path)!r}"
             raise UserError(f"out: {where}: {error.strerror or error}") from error
@@ -228,7 +230,18 @@ def train_steps(trainer: Trainer, writer: RunWriter, watch: Watcher, stop: Stop)
         except RunFailed:
             writer.log_visits()
             raise
-        watch(_progress(trainer))
+        losses = slimming.losses
+        watch(
+            Progress(
+                "train",
+                slimming.steps,
+                trainer.total_steps,
+                losses[0].item(),
+                losses[1:].mean().item() if len(losses) > 1 else None,
+                len(slimming.history),
+                -(-slimming.steps // slimming.every),
+            )
+        )
         writer.log_step()
         # All processes stop after the same step.
         stop.asked = any_asked(stop.asked, trainer.device)
@@ -236,19 +249,6 @@ def train_steps(trainer: Trainer, writer: RunWriter, watch: Watcher, stop: Stop)
         if at_end or stop.asked or slimming.steps % trainer.config.save_every == 0:
             on_first(writer.save)
         stop.raise_if_asked(trainer, writer.folder)
-
-
-def _progress(trainer: Trainer) -> Progress:
-    slimming = trainer.slimming
-    return Progress(
-        "train",
-        slimming.steps,
-        trainer.total_steps,
-        slimming.losses[0].item(),
-        slimming.losses[1:].mean().item() if len(slimming.losses) > 1 else None,
-        len(slimming.history),
-        -(-slimming.steps // slimming.every),
-    )
 
 
 def judge(trainer: Trainer, writer: RunWriter, watch: Watcher, stop: Stop) -> Front:
@@ -336,12 +336,6 @@ def _holds_run(folder: RunFolder, overwrite: bool, resume: bool, until: int | No
     return resumed
 
 
-def _begin(trainer: Trainer, folder: RunFolder) -> None:
-    """Write the configuration first: by it the other files are known to be a run's."""
-    folder.prepare()
-    write_config(trainer, folder)
-
-
 def _agree_on_latency(trainer: Trainer, folder: RunFolder) -> None:
     """Price all children by one measurement, on all processes and after every resume."""
     cost = trainer.slimming.cost
@@ -398,6 +392,7 @@ def _explained_failures(folder: RunFolder) -> Iterator[None]:
 
 
 def _advice(error: Exception) -> str:
+    """Say in one line what has failed, and what helps."""
     line = first_line(error)
     if _is_out_of_memory(error):
         return f"out of memory ({line}); a smaller --batch needs less"
