@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from joslim.cli.train import AsJson, Low, OwnModel, Shape
-from joslim.errors import UserError, first_line
+from joslim.errors import UserError
 from joslim.files import json_count
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def latency(
     backend: Annotated[
         str, typer.Option(help="How a child is run: eager, compiled or onnxruntime.")
     ] = "eager",
-    device: Annotated[str, typer.Option(help="Device: cpu, cuda or cuda:N.")] = "cpu",
+    device: Annotated[str, typer.Option(help="Device: cpu, cuda, cuda:N or auto.")] = "cpu",
     children: Annotated[int, typer.Option(help="Number of children to measure.")] = 64,
     repeats: Annotated[int, typer.Option(help="Number of turns of each child.")] = 5,
     as_json: AsJson = False,
@@ -60,6 +60,7 @@ def latency(
     from joslim.costs.device_file import CHILDREN_LIMIT
     from joslim.costs.latency import REPEATS_LIMIT
     from joslim.costs.timing import Setting, import_onnxruntime
+    from joslim.runs.setup import find_device
 
     setting = Setting(threads, batch, precision, backend)
     json_count(children, "children", FEWEST_CHILDREN, CHILDREN_LIMIT)
@@ -68,7 +69,7 @@ def latency(
     if backend == "onnxruntime":
         import_onnxruntime()
     net, front = load_network(what, shape, low, model)
-    move(net, device)
+    net.to(find_device(device))
     with bar() as watch:
         measured, facts = measured_facts(net, setting, children, repeats, front, watch)
     measured.write(out)
@@ -102,17 +103,6 @@ def load_network(
     if model is not None:
         raise UserError(f"model: {what!r} is no run; leave out --model")
     return net_of(what, shape, low), []
-
-
-def move(net: SlimmableNet, device: str) -> None:
-    import torch
-
-    try:
-        net.to(torch.device(device))
-    except (RuntimeError, AssertionError) as error:
-        known = "cpu" if device.startswith("cuda") else "cpu or cuda"
-        why = first_line(error)
-        raise UserError(f"device: {device!r} cannot be used: {why}; type {known}") from error
 
 
 def measured_facts(

@@ -65,8 +65,8 @@ def with_flags_of_config(
 ) -> Callable[..., None]:
     """Give the command a flag for each setting of `Config`, passed as keyword arguments.
 
-    A flag that is not given is None, so that the value of a file can stand. has_defaults: Whether
-    the help shows the defaults; some commands take them from elsewhere.
+    A flag that is not given is None, so that the value of a file counts. has_defaults: Whether the
+    help shows the defaults; some commands take them from elsewhere.
     """
     return with_flags(command, {n: annotation(item, has_defaults) for n, item in FIELDS.items()})
 
@@ -189,26 +189,20 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Continue a run that was stopped, with the same configuration."""
+    from joslim.runs.fronts import opened
     from joslim.runs.run import load
 
-    stored = load(run)
-    values = stored.config.to_json()
-    own = values["model"]
-    if model is not None and model != own:
-        raise UserError(f"model: {model!r} given, the run has {own!r}")
-    if ":" in own and model is None:
-        raise UserError(
-            f"model: {own!r} is not imported because a file says so; type --model {own}"
-        )
+    values = load(run).config.to_json()
     for name in ("model", "data"):
         if values[name].startswith("<"):
             raise UserError(
                 f"{name}: the run was begun in Python with {values[name]}; "
                 "go on there: joslim.train(..., resume=True)"
             )
+    opened(run, model)  # refuses another model, and a model of one's own that is not named again
     values["device_file"] = None  # the run has its own copy
     if (root := values["data_root"]) is not None and not Path(root).is_dir():
-        values["data_root"] = None  # a file of a stranger's does not say where to download to
+        values["data_root"] = None  # a file that came from somebody else must not choose it
     run_training(values, as_json, out=run, resume=True, until=until)
 
 

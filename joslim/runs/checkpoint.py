@@ -166,7 +166,7 @@ def load_state(path: Path) -> dict[str, Any]:
 
 
 def verify(path: Path) -> None:
-    """The files are those that were written."""
+    """Refuse files that are not as they were written."""
     summary = read_json(path / SUMMARY, JSON_LIMIT, "checkpoint")
     try:
         version = json_count(summary["format"], "format", 1, 10**6)

@@ -62,7 +62,8 @@ def restore(trainer: Trainer, folder: RunFolder, until: int | None = None) -> No
             f"{field}: {trainer.total_steps} is less than the {done} steps that are done"
         )
     if until is not None:
-        on_first(lambda: _write_extended(trainer, folder))
+        trainer.fresh = on_first(lambda: folder.read(CONFIG).get("fresh", []))
+        on_first(lambda: write_config(trainer, folder))
 
 
 def write_config(trainer: Trainer, folder: RunFolder) -> None:
@@ -81,11 +82,6 @@ def write_config(trainer: Trainer, folder: RunFolder) -> None:
             "sizes": dict(data.sizes),
         },
     )
-
-
-def _write_extended(trainer: Trainer, folder: RunFolder) -> None:
-    trainer.fresh = folder.read(CONFIG).get("fresh", [])
-    write_config(trainer, folder)
 
 
 def _read_state(trainer: Trainer, folder: RunFolder, until: int | None) -> dict[str, Any] | None:
