@@ -217,13 +217,13 @@ def resolve(config: Config, data: Data, net: SlimmableNet) -> Resolved:
     fill("recipe", data.recipe)
     images = data.sizes["train"]
     if config.batch is None:  # the batch of a recipe is cut to small data, a given one is not
-        values["batch"] = min(values["batch"], images // world() * world())
+        values["batch"] = min(values["batch"], max(1, images // world()) * world())
     batch = values["batch"]
     _check_batch(batch, images)
     if values["steps"] is None:
         values["steps"], values["epochs"] = steps_in(values["epochs"], images, batch), None
     steps = values["steps"]
-    values["score_images"] = min(config.score_images or batch, images)
+    values["score_images"] = max(2, min(config.score_images or batch, images))
     fill("log_every", max(1, steps // LINES))
     fill("save_every", max(1, steps // CHECKPOINTS))
     if isinstance(data, FolderData):
@@ -341,7 +341,8 @@ def _facts_to_share(data: Data) -> dict[str, Any]:
 
 def scoring_batches(config: Resolved, data: Data) -> Sweep:
     """Return un-augmented training images in random order, since files may be sorted by class."""
-    count, batch = data.sizes["train"], config.score_images
+    count = data.sizes["train"]
+    batch = min(config.score_images, count)
     order = np.random.default_rng(config.seed).permutation(count)
     # No short batch at the end: children are scored with the statistics of the batch.
     return Sweep(data, "train", order[: count // batch * batch], batch)

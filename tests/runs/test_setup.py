@@ -95,6 +95,14 @@ def test_a_run_records_a_value_for_every_setting_that_is_not_off(
     assert set_up(run.config).config == Resolved(**config), "it repeats the run"
 
 
+def test_a_batch_of_one_image_and_a_single_image() -> None:
+    assert job_of(batch=1).config.score_images == 2, "the least that the setting allows"
+    image = np.zeros((8, 8), dtype=np.uint8)
+    config = config_of({"steps": 1, "val": 0, "front_images": 2})
+    job = set_up(config, data=[[(image, 1)], [(image, 1)]])
+    assert (job.config.batch, len(job.slimming.scoring[0][1])) == (1, 1)
+
+
 def test_no_other_setting_can_be_off() -> None:
     optional = {name for name, item in FIELDS.items() if kind_of(item)[1]}
     assert optional - Resolved.__annotations__.keys() == CAN_BE_OFF.keys()
