@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from joslim.cli.pick import DeviceFiles, budgets_of, print_device, with_budgets
-from joslim.cli.train import AsJson
+from joslim.cli.flags import AsJson, DeviceFiles, budgets_of, print_device, with_budgets
 from joslim.costs import COSTS
 from joslim.errors import UserError
 from joslim.files import printable

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from joslim.cli.pick import DeviceFile, sets_of, with_budgets
-from joslim.cli.train import AsJson, OwnModel
+from joslim.cli.flags import AsJson, DeviceFile, OwnModel, sets_of, with_budgets
 from joslim.costs import COSTS
 from joslim.errors import UserError
 from joslim.formats import FORMATS, suffixes_of_files

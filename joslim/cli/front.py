@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from joslim.cli.pick import DeviceFile, ModelOfDevice, print_device
-from joslim.cli.train import AsJson
+from joslim.cli.flags import AsJson, DeviceFile, ModelOfDevice, print_device
 
 if TYPE_CHECKING:
     from joslim.front import Front

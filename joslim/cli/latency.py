@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from joslim.cli.train import AsJson, Low, OwnModel, Shape
+from joslim.cli.flags import AsJson, Low, OwnModel, Shape
 from joslim.errors import UserError
 from joslim.files import json_count
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from joslim.cli.train import AsJson, Low, Shape
+from joslim.cli.flags import AsJson, Low, Shape
 
 if TYPE_CHECKING:
     from joslim.slimmable import SlimmableNet

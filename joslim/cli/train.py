@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Callable
 from dataclasses import Field
@@ -12,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from joslim.cli.flags import AsJson, OwnModel, with_flags
 from joslim.errors import UserError
 from joslim.runs.config import (
     DEFAULTS,
@@ -43,21 +43,6 @@ ConfigFile = Annotated[
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Estimate time, memory and rounds; write nothing.")
 ]
-Shape = Annotated[
-    str | None,
-    typer.Option("--input", help="Shape of one input, such as 3x224x224.", metavar="CxHxW"),
-]
-Low = Annotated[
-    float | None,
-    typer.Option(
-        help="Lowest width multiplier: the least share of its channels that a layer keeps."
-    ),
-]
-OwnModel = Annotated[
-    str | None,
-    typer.Option(help="Your own model as package.module:function, if the run has one."),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 def with_flags_of_config(
@@ -69,21 +54,6 @@ def with_flags_of_config(
     help shows the defaults; some commands take them from elsewhere.
     """
     return with_flags(command, {n: annotation(item, has_defaults) for n, item in FIELDS.items()})
-
-
-def with_flags(command: Callable[..., None], flags: dict[str, Any]) -> Callable[..., None]:
-    """Give a command flags of these names and annotations, before its own parameters."""
-    only_by_name = inspect.Parameter.KEYWORD_ONLY
-    parameters = [
-        inspect.Parameter(name, only_by_name, default=None, annotation=annotation)
-        for name, annotation in flags.items()
-    ]
-    for own in inspect.signature(command, eval_str=True).parameters.values():
-        if own.kind is not inspect.Parameter.VAR_KEYWORD:
-            parameters.append(own.replace(kind=only_by_name))
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {p.name: p.annotation for p in parameters}
-    return command
 
 
 def annotation(field: Field[Any], has_defaults: bool) -> Any:
