@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from joslim.errors import UserError
+from joslim.errors import UserError, first_line
 from joslim.slimmable.blueprint import Blueprint, Layout
 from joslim.slimmable.layer_specs import own_tensors
 from joslim.slimmable.layers import (
@@ -31,7 +31,6 @@ from joslim.slimmable.layers import (
     restore_layer,
 )
 from joslim.slimmable.plan import Frozen, LayerPlan, Plan
-from joslim.slimmable.running import first_line
 from joslim.slimmable.tracing import Uncounted
 from joslim.space import Widths, WidthSpace
 

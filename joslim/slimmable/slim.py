@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from joslim.errors import UserError
+from joslim.errors import UserError, first_line
 from joslim.slimmable.layer_specs import layer_spec
 from joslim.slimmable.layers import SlimmableLayer, restore_layer
 from joslim.slimmable.net import RESERVED, SlimmableNet, extract_child, make_slimmable
@@ -33,7 +33,6 @@ from joslim.slimmable.plan import (
 from joslim.slimmable.running import (
     agree,
     all_agree,
-    first_line,
     no_side_effects,
     outputs_of,
     tensors_in,

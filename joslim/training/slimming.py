@@ -41,7 +41,7 @@ from joslim.space import Widths
 from joslim.training.distillation import Distillation, distillation
 from joslim.training.evaluate import Metric, as_sequence, first_images, score, wrong
 from joslim.training.judging import choose_finalists, judge
-from joslim.training.methods import choose_searcher
+from joslim.training.methods import Method, choose_searcher
 from joslim.training.methods import method as find_method
 from joslim.training.methods import preset as find_preset
 from joslim.training.settings import SEARCH_FIELDS, checked, sandwich_of
@@ -156,8 +156,7 @@ class Slimming:
         self.scoring = as_sequence(scoring)
         self.samples = self.sandwich.samples
         # The first step at which other widths than the full one are trained.
-        first = self.sandwich.full_first if self.method.sandwich else 0.0
-        self.alone_until = round(first * total_steps)
+        self.alone_until = steps_alone(self.method, self.sandwich.full_first, total_steps)
         with_others = total_steps - self.alone_until
         default = default_every(with_others, self.samples)
         self.every: int = checked(SEARCH_FIELDS["every"], every) or default
@@ -462,6 +461,11 @@ class Slimming:
         self.history.load_state_dict(state["history"])
         self.searcher.load_state_dict(state["searcher"])
         self.rng.bit_generator.state = state["rng"]
+
+
+def steps_alone(method: Method, full_first: float, total_steps: int) -> int:
+    """Return the number of steps, at the beginning, that train the full network only."""
+    return round(full_first * total_steps) if method.sandwich else 0
 
 
 def default_every(steps: int, samples: int) -> int:
