@@ -1,0 +1,60 @@
+"""An ONNX graph and its weights as one model, without the onnx package.
+
+ONNX files are protocol buffers, in which two messages in a row are one message with the fields of
+both. A model whose only field is a graph whose only fields are weights can therefore be appended to
+a model without weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Tags of fields: their number in onnx.proto, times 8, plus 2 for bytes or 0 for an integer.
+GRAPH_OF_MODEL = bytes([7 * 8 + 2])
+INITIALIZER_OF_GRAPH = bytes([5 * 8 + 2])
+DIMS_OF_TENSOR = bytes([1 * 8])
+FLOAT_TENSOR = bytes([2 * 8, 1])
+NAME_OF_TENSOR = bytes([8 * 8 + 2])
+DATA_OF_TENSOR = bytes([9 * 8 + 2])
+
+
+def with_weights(graph: bytes, weights: Iterable[tuple[str, NDArray[np.float32]]]) -> bytes:
+    """Return the model with these weights as initializers.
+
+    Args:
+        graph: A serialized ONNX model.
+        weights: Names and values.
+    """
+    parts: list[bytes | memoryview] = []
+    for name, value in weights:
+        data = np.ascontiguousarray(value, "<f4")
+        text = name.encode()
+        head = b"".join(
+            [
+                *(DIMS_OF_TENSOR + varint(size) for size in data.shape),
+                FLOAT_TENSOR,
+                NAME_OF_TENSOR + varint(len(text)) + text,
+                DATA_OF_TENSOR + varint(data.nbytes),
+            ]
+        )
+        parts += [INITIALIZER_OF_GRAPH + varint(len(head) + data.nbytes) + head]
+        if data.nbytes:
+            parts += [memoryview(data.reshape(-1)).cast("B")]
+    return b"".join([graph, GRAPH_OF_MODEL, varint(total(parts)), *parts])
+
+
+def total(parts: Sequence[bytes | memoryview]) -> int:
+    return sum(len(part) for part in parts)
+
+
+def varint(number: int) -> bytes:
+    """Encode a whole number: seven bits in each byte, the lowest first."""
+    encoded = bytearray()
+    while number > 127:
+        encoded.append(number % 128 + 128)
+        number //= 128
+    encoded.append(number)
+    return bytes(encoded)
