@@ -195,10 +195,13 @@ def read_manifest(content: bytes) -> Manifest:
     }
     if len(parts) != len(children):
         raise BundleError("manifest.json.children: two have the same name")
-    files = record["files"].items()
+    files = {
+        name: (file["bytes"].whole(VALUES_LIMIT), file["sha256"].text())
+        for name, file in record["files"].items().items()
+    }
     return Manifest(
         count,
-        {name: (file["bytes"].whole(VALUES_LIMIT), file["sha256"].text()) for name, file in files.items()},
+        files,
         record["input"].text(),
         record["output"].text(),
         shape,
@@ -229,8 +232,8 @@ def read_child(row: Field, dims: int) -> Child:
         row["name"].text(),
         {name: cost.number() for name, cost in row["costs"].items().items()},
         row["train_loss"].number(),
-        val_error and val_error.number(),
-        test_error and test_error.number(),
+        None if val_error is None else val_error.number(),
+        None if test_error is None else test_error.number(),
         channels,
     )
 

@@ -175,14 +175,18 @@ class Network:
         return session
 
     def _opened(self, child: Child) -> Any:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.inter_op_num_threads = self._threads, 1
         try:
-            return onnxruntime.InferenceSession(
-                self._bundle.model(child), options, providers=["CPUExecutionProvider"]
-            )
+            return open_session(self._bundle.model(child), self._threads)
         except Exception as error:  # onnxruntime has many kinds, without a common class
             line = (str(error).strip() or type(error).__name__).splitlines()[0]
-            where = str(self._bundle.path)
-            raise BundleError(f"bundle: {where!r}: {child.name} cannot be opened: {line}") from error
+            raise BundleError(
+                f"bundle: {str(self._bundle.path)!r}: cannot open {child.name}: {line}"
+            ) from error
 
+
+def open_session(model: bytes, threads: int = 1) -> Any:
+    """Open a serialized ONNX model with onnxruntime on the processor."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.log_severity_level = 4  # errors are raised, and need not be printed, too
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])

@@ -42,7 +42,7 @@ def with_weights(graph: bytes, weights: Iterable[tuple[str, NDArray[np.float32]]
         )
         parts += [INITIALIZER_OF_GRAPH + varint(len(head) + data.nbytes) + head]
         if data.nbytes:
-            parts += [memoryview(data.reshape(-1)).cast("B")]
+            parts += [data.reshape(-1).view(np.uint8).data]
     return b"".join([graph, GRAPH_OF_MODEL, varint(total(parts)), *parts])
 
 

@@ -15,22 +15,29 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, tensor
 
 import joslim_runtime
 from joslim.data.folder import CENTRE
 from joslim.deploy.destination import destination
-from joslim.deploy.exporting import Check, compared, metadata, samples_of, scores_in_place, widths_of
+from joslim.deploy.exporting import (
+    Check,
+    compared,
+    metadata,
+    samples_of,
+    scores_in_place,
+    widths_of,
+)
 from joslim.deploy.template import Slot, Template, make_template
 from joslim.errors import RunFailed, UserError
-from joslim.formats import FORMATS, INPUT, Child, onnx_session
+from joslim.formats import FORMATS, INPUT, Child
 from joslim.front import MEASURES
 from joslim.runs.run import Run
 from joslim.space import Widths
 from joslim_runtime.bundle import HIGH, LOW, MANIFEST
 from joslim_runtime.manifest import FORMAT
+from joslim_runtime.network import open_session
 from joslim_runtime.onnx_bytes import with_weights
 
 SUFFIX = ".joslim"
@@ -119,7 +126,7 @@ class Builder:
                 **{measure: getattr(point, measure) for measure in MEASURES},
                 "channels": [widths.channels[dim.name] for dim in run.net.space.dims],
                 "graph": self.graphs.setdefault(
-                    template.graph, f"graphs/{len(self.graphs) + 1}.onnx"
+                    template.graph(state), f"graphs/{len(self.graphs) + 1}.onnx"
                 ),
                 "weights": [self._row(slot, state, widths) for slot in template.slots],
             }
@@ -183,7 +190,7 @@ class Builder:
     def _own(self, value: Array) -> int:
         """Add a tensor, unless an equal one is there; its number."""
         content = np.ascontiguousarray(value, np.float32)
-        key = (content.shape, hashlib.sha256(content).digest())
+        key = (content.shape, hashlib.sha256(content.tobytes()).digest())
         if key not in self._known:
             self._known[key] = len(self.tensors)
             offset = sum(values.size for values in self.values)
@@ -242,15 +249,12 @@ def weight_of(slot: Slot, state: dict[str, Array]) -> Array:
     return value * factors.reshape(-1, *[1] * (value.ndim - 1))
 
 
-def runs_as(
-    template: Template, state: dict[str, Array], samples: Tensor, expected: Tensor
-) -> bool:
+def runs_as(template: Template, state: dict[str, Array], samples: Tensor, expected: Tensor) -> bool:
     """Whether a graph with the weights of a child computes what the child computes."""
-    model = with_weights(template.graph, [(s.name, weight_of(s, state)) for s in template.slots])
+    weights = [(slot.name, weight_of(slot, state)) for slot in template.slots]
     try:
-        session = onnx_session(model)
-        forward = lambda x: torch.from_numpy(session.run(None, {INPUT: x.numpy()})[0])  # noqa: E731
-        compared([forward], samples, expected)
+        session = open_session(with_weights(template.graph(state), weights))
+        compared([lambda x: tensor(session.run(None, {INPUT: x.numpy()})[0])], samples, expected)
     except Exception:  # onnxruntime has many kinds, without a common class
         return False
     return True
@@ -261,12 +265,10 @@ def check_bundle(file: Path, samples: Tensor, builder: Builder) -> Check:
     net = joslim_runtime.open(file, keep=1)
     checks = []
     for child in net.front:
-
-        def forward(x: Tensor, child: joslim_runtime.Child = child) -> Tensor:
-            return torch.from_numpy(net(x.numpy(), child))
-
         try:
-            checks.append(compared([forward], samples, builder.expected[child.name]))
+            net.use(child)
+            expected = builder.expected[child.name]
+            checks.append(compared([lambda x: tensor(net(x.numpy()))], samples, expected))
         except joslim_runtime.BundleError as error:
             raise RunFailed(f"export: {error}; nothing is kept") from error
     return Check(

@@ -1,14 +1,14 @@
 """The ONNX graph of a network without its weights, which are put in for each child.
 
-torch exports the full network as a function of its weights, whose sizes are left open. BatchNorm after a convolution becomes a
-factor for each channel of the weight, and a bias; both are a child's own, and the weight is a part
-of the shared one.
+torch exports the full network as a function of its weights, whose sizes are left open. BatchNorm
+after a convolution becomes a factor for each channel of the weight, and a bias. Both are a child's
+own, and the weight is a part of the shared one.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,7 @@ class Norm:
     tensors: tuple[str, ...]
     epsilon: float
 
-    def factors(self, state: dict[str, Array]) -> tuple[Array, Array]:
+    def factors(self, state: Mapping[str, Array]) -> tuple[Array, Array]:
         """Return a and b of the norm as y = a x + b, in double precision."""
         values = [state[name].astype(np.float64) for name in self.tensors]
         factor = values[SCALE] / np.sqrt(values[VAR] + self.epsilon)
@@ -58,10 +58,26 @@ class Slot:
 
 @dataclass(frozen=True)
 class Template:
-    """A serialized ONNX model without weights, and the places of its weights."""
+    """An ONNX model without weights.
 
-    graph: bytes
+    Attributes:
+        model: The model.
+        slots: The places of its weights.
+        grouped: For each grouped convolution the number of its node, the tensor of its weight, and
+            the outputs of a group. A child has fewer groups, and ONNX has their number as an
+            attribute.
+    """
+
+    model: Any
     slots: tuple[Slot, ...]
+    grouped: tuple[tuple[int, str, int], ...]
+
+    def graph(self, state: Mapping[str, Array]) -> bytes:
+        """Serialize the model for a child with these tensors."""
+        for number, tensor, outputs in self.grouped:
+            (group,) = [a for a in self.model.graph.node[number].attribute if a.name == "group"]
+            group.i = len(state[tensor]) // outputs
+        return self.model.SerializeToString()
 
 
 def make_template(child: Child, open_axes: Axes | None = None) -> Template:
@@ -90,15 +106,14 @@ def make_template(child: Child, open_axes: Axes | None = None) -> Template:
                 slots.append(Slot(name, names[name]))
             else:  # an index or the like
                 add_initializer(model.graph, name, value)
+        grouped = tuple(grouped_convs(model.graph, slots, child.weights))
         short = shorten(model, [slot.name for slot in slots], images, scores)
     except RunFailed:
         raise
     except Exception as error:  # torch runs the network's own code, which may raise anything
         raise RunFailed(f"export: ONNX cannot express this network: {reason(error)}") from error
-    return Template(
-        model.SerializeToString(),
-        tuple(Slot(short[s.name], s.tensor, s.norm, s.shift) for s in slots),
-    )
+    places = tuple(Slot(short[s.name], s.tensor, s.norm, s.shift) for s in slots)
+    return Template(model, places, grouped)
 
 
 def exported_model(child: Child, open_axes: Axes) -> Any:
@@ -115,7 +130,7 @@ def exported_model(child: Child, open_axes: Axes) -> Any:
             return torch.func.functional_call(module, weights, (images,))
 
     sizes = {
-        name: {axis: Dim.AUTO for axis in open_axes.get(name, ())} or None for name in child.weights
+        name: dict.fromkeys(open_axes.get(name, ()), Dim.AUTO) or None for name in child.weights
     }
     with torch.no_grad(), silent_export():
         program = torch.export.export(
@@ -182,6 +197,17 @@ def remove_unused(graph: Any) -> None:
     del graph.node[:], graph.initializer[:]
     graph.node.extend(kept)
     graph.initializer.extend(constants)
+
+
+def grouped_convs(
+    graph: Any, slots: list[Slot], weights: Mapping[str, Any]
+) -> Iterator[tuple[int, str, int]]:
+    """Yield the number, the weight and the outputs of a group of each grouped convolution."""
+    tensors = {slot.name: slot.tensor for slot in slots}
+    for number, node in enumerate(graph.node):
+        groups = next((a.i for a in node.attribute if a.name == "group"), 1)
+        if node.op_type == "Conv" and groups > 1 and (tensor := tensors.get(node.input[1])):
+            yield number, tensor, len(weights[tensor]) // groups
 
 
 def add_initializer(graph: Any, name: str, value: Array) -> None:
