@@ -60,7 +60,7 @@ class Bundle:
         except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             why = getattr(error, "strerror", None) or str(error) or "it ends too early"
             raise BundleError(
-                f"bundle: {str(self.path)!r} is damaged or no bundle: {why}; export or copy it again"
+                f"bundle: {str(self.path)!r} is damaged or no bundle: {why}; copy it again"
             ) from error
         except (NotImplementedError, RuntimeError) as error:  # other compressions, encryption
             raise BundleError(f"bundle: {str(self.path)!r} is not by joslim: {error}") from error
