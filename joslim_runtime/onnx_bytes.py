@@ -30,7 +30,7 @@ def with_weights(graph: bytes, weights: Iterable[tuple[str, NDArray[np.float32]]
     """
     parts: list[bytes | memoryview] = []
     for name, value in weights:
-        data = np.ascontiguousarray(value, "<f4")
+        data = np.asarray(value, "<f4", order="C")
         text = name.encode()
         head = b"".join(
             [

@@ -13,9 +13,7 @@ from joslim.cli.budgets import DeviceFile
 
 def demo_page(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder of the page.", metavar="FOLDER")
-    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the page.", metavar="FOLDER")],
     device_file: DeviceFile = None,
     package: Annotated[
         Path | None,

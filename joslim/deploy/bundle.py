@@ -189,7 +189,7 @@ class Builder:
 
     def _own(self, value: Array) -> int:
         """Add a tensor, unless an equal one is there; its number."""
-        content = np.ascontiguousarray(value, np.float32)
+        content = np.asarray(value, np.float32, order="C")
         key = (content.shape, hashlib.sha256(content.tobytes()).digest())
         if key not in self._known:
             self._known[key] = len(self.tensors)
