@@ -32,6 +32,7 @@ from joslim.front import Front, Point
 from joslim.runs.config import config_of
 from joslim.runs.folder import SAMPLES, RunFolder
 from joslim.runs.run import Run
+from joslim_runtime.onnx_bytes import with_weights
 
 NETWORKS = {"resnet18": joslim.models.resnet18, "mobilenet_v2": joslim.models.mobilenet_v2}
 COMPARED = 3
@@ -39,15 +40,17 @@ OPEN_AT_ONCE = (1, 4, 8)
 # Prints the resident memory in MB, with k children open: of a bundle, or as files of their own.
 MEMORY = """
 import sys, numpy as np, joslim_runtime
-from joslim_runtime.network import open_session
+import onnxruntime
+from joslim_runtime.onnx_bytes import with_weights
 path, k, own = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "own"
 net = joslim_runtime.open(path, keep=k)
 chosen = [net.front[at] for at in np.linspace(0, len(net.front) - 1, k).astype(int)]
-models = [net._bundle.model(child) for child in chosen] if own else None
+models = [with_weights(*net._bundle.parts(child)) for child in chosen] if own else None
 if own:
     del net
     import gc; gc.collect()
-    sessions = [open_session(models.pop(0)) for _ in range(k)]
+    options = onnxruntime.SessionOptions(); options.intra_op_num_threads = 1
+    sessions = [onnxruntime.InferenceSession(models.pop(0), options) for _ in range(k)]
     x = np.zeros((1, 3, int(sys.argv[4]), int(sys.argv[4])), np.float32)
     [session.run(None, {"images": x}) for session in sessions]
 else:
@@ -91,7 +94,7 @@ def measure(name: str, folder: Path, options: argparse.Namespace) -> list[dict[s
     start = time.perf_counter()
     net = joslim_runtime.open(file, keep=options.children)
     opening = 1000 * (time.perf_counter() - start)
-    apart = sum(len(net._bundle.model(child)) for child in net.front)
+    apart = sum(len(with_weights(*net._bundle.parts(child))) for child in net.front)
 
     rows = [
         row("storage", "bundle / ONNX file of the full network", made.bytes / full, 1.10),

@@ -25,7 +25,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joslim_runtime.manifest import BundleError, Child, Manifest, Tensor, Weight, read_manifest
-from joslim_runtime.onnx_bytes import with_weights
 
 MANIFEST, LOW, HIGH = "manifest.json", "weights.low", "weights.high"
 MANIFEST_LIMIT = 64 * 10**6
@@ -65,10 +64,10 @@ class Bundle:
         except (NotImplementedError, RuntimeError) as error:  # other compressions, encryption
             raise BundleError(f"bundle: {str(self.path)!r} is not by joslim: {error}") from error
 
-    def model(self, child: Child) -> bytes:
-        """Return a child as a serialized ONNX model with all its weights."""
+    def parts(self, child: Child) -> tuple[bytes, list[tuple[str, Floats]]]:
+        """Return the graph of a child, and the names and values of its weights."""
         graph, weights = self.manifest.parts[child.name]
-        return with_weights(self._graphs[graph], [(w.name, self.value(w)) for w in weights])
+        return self._graphs[graph], [(weight.name, self.value(weight)) for weight in weights]
 
     def value(self, weight: Weight) -> Floats:
         """Cut a weight of a child out of the shared values."""

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 from joslim_runtime.bundle import Bundle, Floats
 from joslim_runtime.images import prepared
 from joslim_runtime.manifest import BundleError, Child
+from joslim_runtime.onnx_bytes import Weights, with_places, with_weights
 
 # Number of children that stay open, so that a switch to them takes microseconds.
 KEPT_OPEN = 4
@@ -157,7 +158,7 @@ class Network:
     def save(self, path: str | os.PathLike[str], child: Child | str | None = None) -> None:
         """Write the active child, or another one, as an ordinary ONNX file for other programs."""
         chosen = self._active if child is None else self.child(child)
-        Path(path).write_bytes(self._bundle.model(chosen))
+        Path(path).write_bytes(with_weights(*self._bundle.parts(chosen)))
 
     def session(self, child: Child) -> Any:
         """Return the onnxruntime session of a child; the most recent ones stay open."""
@@ -176,7 +177,7 @@ class Network:
 
     def _opened(self, child: Child) -> Any:
         try:
-            return open_session(self._bundle.model(child), self._threads)
+            return open_session(*self._bundle.parts(child), self._threads)
         except Exception as error:  # onnxruntime has many kinds, without a common class
             line = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise BundleError(
@@ -184,9 +185,14 @@ class Network:
             ) from error
 
 
-def open_session(model: bytes, threads: int = 1) -> Any:
-    """Open a serialized ONNX model with onnxruntime on the processor."""
+def open_session(graph: bytes, weights: Weights, threads: int = 1) -> Any:
+    """Open a graph and its weights with onnxruntime on the processor."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = 4  # errors are raised, and need not be printed, too
+    # onnxruntime copies the values. As a part of the model they would be copied three times.
+    arrays = [np.ascontiguousarray(value) for _, value in weights]
+    values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in arrays]
+    options.add_external_initializers([name for name, _ in weights], values)
+    model = with_places(graph, weights)
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])

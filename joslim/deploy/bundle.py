@@ -38,7 +38,6 @@ from joslim.space import Widths
 from joslim_runtime.bundle import HIGH, LOW, MANIFEST
 from joslim_runtime.manifest import FORMAT
 from joslim_runtime.network import open_session
-from joslim_runtime.onnx_bytes import with_weights
 
 SUFFIX = ".joslim"
 # Facts of a child that its row has; the others are the same for all.
@@ -253,7 +252,7 @@ def runs_as(template: Template, state: dict[str, Array], samples: Tensor, expect
     """Whether a graph with the weights of a child computes what the child computes."""
     weights = [(slot.name, weight_of(slot, state)) for slot in template.slots]
     try:
-        session = open_session(with_weights(template.graph(state), weights))
+        session = open_session(template.graph(state), weights)
         compared([lambda x: tensor(session.run(None, {INPUT: x.numpy()})[0])], samples, expected)
     except Exception:  # onnxruntime has many kinds, without a common class
         return False

@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import pytest
 
-from joslim_runtime.onnx_bytes import varint, with_weights
+from joslim_runtime.onnx_bytes import varint, with_places, with_weights
 
 from .by_hand import graph
 
@@ -23,6 +23,14 @@ def test_weights_are_initializers() -> None:
         assert read[name].shape == value.shape
         assert np.array_equal(read[name], value)
     assert [node.op_type for node in model.graph.node] == ["Conv", "ReduceMean"]
+
+
+def test_places_for_weights() -> None:
+    model = onnx.load_from_string(with_places(graph(), [("w0", np.zeros((3, 2, 1, 1), "<f4"))]))
+    tensor = model.graph.initializer[1]
+    assert (tensor.name, list(tensor.dims), tensor.data_type) == ("w0", [3, 2, 1, 1], 1)
+    assert tensor.data_location == onnx.TensorProto.EXTERNAL
+    assert [(e.key, e.value) for e in tensor.external_data] == [("location", "nowhere")]
 
 
 @pytest.mark.parametrize("number", [0, 1, 127, 128, 300, 2**31])
