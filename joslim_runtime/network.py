@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime  # type: ignore[import-untyped]
 from numpy.typing import ArrayLike
 
 from joslim_runtime.bundle import Bundle, Floats
@@ -178,6 +177,8 @@ class Network:
     def _opened(self, child: Child) -> Any:
         try:
             return open_session(*self._bundle.parts(child), self._threads)
+        except BundleError:
+            raise
         except Exception as error:  # onnxruntime has many kinds, without a common class
             line = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise BundleError(
@@ -187,6 +188,12 @@ class Network:
 
 def open_session(graph: bytes, weights: Weights, threads: int = 1) -> Any:
     """Open a graph and its weights with onnxruntime on the processor."""
+    # Imported here, because joslim has this package and works without onnxruntime, too.
+    try:
+        import onnxruntime  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise BundleError("onnxruntime: not installed; type pip install onnxruntime") from error
+
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = 4  # errors are raised, and need not be printed, too

@@ -185,6 +185,23 @@ assert "torch" not in sys.modules
 """
 
 
+WITHOUT_ONNXRUNTIME = """
+import sys
+sys.modules["onnxruntime"] = None
+import joslim_runtime
+try:
+    joslim_runtime.open(sys.argv[1]).use(macs=2)
+except joslim_runtime.BundleError as error:
+    print(error)
+"""
+
+
+def test_a_process_without_onnxruntime(make_bundle: MakeBundle) -> None:
+    command = [sys.executable, "-c", WITHOUT_ONNXRUNTIME, str(make_bundle())]
+    result = subprocess.run(command, cwd=HOUSE.parent, capture_output=True, text=True, check=True)
+    assert result.stdout == "onnxruntime: not installed; type pip install onnxruntime\n"
+
+
 def test_a_process_without_torch(make_bundle: MakeBundle) -> None:
     command = [sys.executable, "-c", WITHOUT_TORCH, str(make_bundle())]
     result = subprocess.run(command, cwd=HOUSE.parent, capture_output=True, text=True, check=False)
