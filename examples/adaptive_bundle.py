@@ -61,7 +61,7 @@ def main() -> None:
 def serve(
     controller: joslim_runtime.Controller, images: np.ndarray, seconds: float
 ) -> tuple[list[float], list[float]]:
-    """Run batches for some seconds; their latencies in ms, and the multiply-adds of the children."""
+    """Run batches for some seconds; their latencies in ms, and the multiply-adds of each."""
     times, sizes = [], []
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:

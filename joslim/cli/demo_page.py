@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from joslim.cli.budgets import DeviceFile
+from joslim.cli.latency import bar
 
 
 def demo_page(
@@ -42,7 +43,8 @@ def demo_page(
 
     source = opened(run, model)
     source.front = source.timed(device_file) if device_file else source.front
-    made = write_demo_page(source, out, package, overwrite)
+    with bar("writing children") as progress:
+        made = write_demo_page(source, out, package, overwrite, progress)
     folder = shlex.quote(str(out))
     typer.echo(f"{out}: {made}")
     typer.echo(

@@ -142,12 +142,14 @@ def whole_network(path: Path, out: str, overwrite: bool) -> list[dict[str, Any]]
 def bundle_of(
     path: Path, out: str, device_file: Path | None, model: str | None, overwrite: bool
 ) -> dict[str, Any]:
+    from joslim.cli.latency import bar
     from joslim.deploy import export_bundle
     from joslim.runs.fronts import opened
 
     run = opened(path, model)
     run.front = run.timed(device_file) if device_file else run.front
-    made = export_bundle(run, out, overwrite=overwrite)
+    with bar("writing children") as progress:
+        made = export_bundle(run, out, overwrite=overwrite, progress=progress)
     return {"file": out, "bytes": made.bytes, "bundled": made.children, **asdict(made.check)}
 
 

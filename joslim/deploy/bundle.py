@@ -107,7 +107,9 @@ class Builder:
         self.graphs: dict[bytes, str] = {}
         self.children: list[dict[str, Any]] = []
         self.expected: dict[str, Tensor] = {}
+        self._count = 0
         self._known: dict[tuple[tuple[int, ...], bytes], int] = {}
+        self._full_numbers: dict[str, int] = {}
 
     def add(self, name: str, point: Any) -> None:
         """Add a child: its row in the manifest, its graph, and its own values."""
@@ -160,7 +162,9 @@ class Builder:
         row: dict[str, Any] = {"name": slot.name}
         if (kept := self._kept(slot.tensor, state[slot.tensor], widths)) is None:
             return row | {"of": self._own(weight_of(slot, state))}
-        row |= {"of": self._own(self.full[slot.tensor].numpy())}
+        if slot.tensor not in self._full_numbers:
+            self._full_numbers[slot.tensor] = self._own(self.full[slot.tensor].numpy())
+        row["of"] = self._full_numbers[slot.tensor]
         if kept != list(self.full[slot.tensor].shape):
             row["keep"] = kept
         if slot.norm is not None:
@@ -192,9 +196,9 @@ class Builder:
         key = (content.shape, hashlib.sha256(content.tobytes()).digest())
         if key not in self._known:
             self._known[key] = len(self.tensors)
-            offset = sum(values.size for values in self.values)
-            self.tensors.append({"offset": offset, "shape": list(content.shape)})
+            self.tensors.append({"offset": self._count, "shape": list(content.shape)})
             self.values.append(content.reshape(-1))
+            self._count += content.size
         return self._known[key]
 
     def write(self, file: Path) -> None:
