@@ -33,7 +33,7 @@ def demo_page(
         typer.Option(help="Your own model as package.module:function, if the run has one."),
     ] = None,
 ) -> None:
-    """Write a web page that runs the network in the browser, at every size of its front.
+    """Write a web page that runs the network in the browser.
 
     Visitors draw or drop an image, and move a slider over the children (subnets). All files are
     static; the page loads nothing from other places.
