@@ -220,9 +220,7 @@ def test_looking_is_not_training(copied: Path) -> None:
     ("epochs", "images", "batch", "steps"),
     [(1, 1000, 64, 16), (2.5, 1293, 64, 51), (40, 45000, 128, 14063), (0.01, 10, 5, 1)],
 )
-def test_steps_of_epochs_are_rounded_up(
-    epochs: float, images: int, batch: int, steps: int
-) -> None:
+def test_steps_of_epochs_are_rounded_up(epochs: float, images: int, batch: int, steps: int) -> None:
     config = {"steps": None, "epochs": epochs, "batch": batch}
     assert total_steps({"config": config, "data": {"sizes": {"train": images}}}, "x") == steps
 
