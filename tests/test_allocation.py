@@ -119,17 +119,17 @@ def test_a_function_of_ones_own_is_tried(
 ) -> None:
     fronts, weights = [f for f, _ in networks], [w for _, w in networks]
 
-    def energy(points: list[Point]) -> float:
+    def joules(points: list[Point]) -> float:
         return sum(point.costs["macs"] for point in points)
 
     expected = best_by_hand(fronts, weights, "sum", {"macs": budget})
     if expected is None:
         with pytest.raises(UserError, match="the least that the function gives is"):
-            allocate(fronts, weights=weights, cost=energy, budget=budget)
+            allocate(fronts, weights=weights, cost=joules, budget=budget)
     else:
-        found = allocate(fronts, weights=weights, cost=energy, budget=budget)
+        found = allocate(fronts, weights=weights, cost=joules, budget=budget)
         assert found.error == pytest.approx(expected, abs=1e-9)
-        assert found.costs == {"cost": energy(list(found.points))}
+        assert found.costs == {"cost": joules(list(found.points))}
 
 
 SMALL, LARGE = made([(1, 1, 9), (4, 2, 5)]), made([(2, 8, 8), (6, 9, 1)])

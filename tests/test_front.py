@@ -158,7 +158,7 @@ def test_it_is_a_sorted_sequence(front: Front) -> None:
     assert front != "front"
 
 
-@pytest.mark.parametrize("cost", ["latency", "latency_ms", "memory", "energy"])
+@pytest.mark.parametrize("cost", ["latency", "latency_ms", "memory", "joules"])
 def test_other_costs(cost: str) -> None:
     key = "latency_ms" if cost == "latency" else cost
     found = [point(1, 1.0, **{key: 5}), point(2, 2.0, **{key: 3.5}), point(3, 3.0, **{key: 9})]
@@ -196,7 +196,7 @@ def test_names_that_no_cost_may_have(name: str, words: str) -> None:
 
 
 def test_names_that_a_cost_may_have() -> None:
-    for name in ("energy", "self", "cost", "macs", "Größe"):
+    for name in ("joules", "self", "cost", "macs", "Größe"):
         check_cost_name(name)
     own = Front([point(1, 1.0, **{"self": 3})], "self", SPAN)
     assert own.pick(**{"self": 3}) == own[0]
@@ -230,8 +230,8 @@ def test_points_that_make_no_front(found: list[Point], field: str) -> None:
 
 
 def test_a_cost_that_the_points_do_not_have() -> None:
-    with pytest.raises(UserError, match=r"children\[0\].energy: missing"):
-        Front([point(1, 1.0)], "energy", SPAN)
+    with pytest.raises(UserError, match=r"children\[0\].joules: missing"):
+        Front([point(1, 1.0)], "joules", SPAN)
     with pytest.raises(UserError, match="costs: 'latency_ms' is missing"):
         Front.of([point(1, 1.0)], "latency", SPAN)
 
@@ -647,14 +647,14 @@ def test_what_is_no_object(front: Front, value: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (put("cost", value="energy"), "children[0].energy: missing"),
+        (put("cost", value="joules"), "children[0].joules: missing"),
         (put("cost", value=None), "cost: None is not a name"),
         (put("span", value=[1]), "front.span: 1 entries"),
         (put("span", value=[1, 2, 3]), "front.span: 3 entries"),
         (put("span", value=[1, "2"]), "span[1]: '2' is not a finite number"),
         (put("children", value=[0] * 10_001), "front.children: 10001 entries"),
-        (put("children", 0, "energy", value={"a": 1}), "children[0].energy: {'a': 1} is not"),
-        (put("children", 1, "energy", value=3), "children[1]: 'energy' is not known for all"),
+        (put("children", 0, "joules", value={"a": 1}), "children[0].joules: {'a': 1} is not"),
+        (put("children", 1, "joules", value=3), "children[1]: 'joules' is not known for all"),
         (put("children", 1, "a\nb", value=3), r"children[1]: 'a\nb' is not known for all"),
         (put("children", 0, "a b", value=3), "cost: 'a b' is not a name"),
         (put("children", 0, "latency", value=3), "cost: 'latency' is taken"),

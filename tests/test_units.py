@@ -31,7 +31,7 @@ from joslim.units import exact_size, format_size, parse_size, sufficient_size
         ("1.001K", 1001),
     ],
 )
-@pytest.mark.parametrize("cost", ["macs", "params", "memory", "energy"])
+@pytest.mark.parametrize("cost", ["macs", "params", "memory", "joules"])
 def test_sizes(text: str, value: float, cost: str) -> None:
     assert parse_size(cost, text) == value
 
@@ -104,7 +104,7 @@ def test_sizes_that_no_number_holds(text: str) -> None:
         parse_size("macs", text)
 
 
-COSTS = ["macs", "params", "memory", "latency_ms", "energy"]
+COSTS = ["macs", "params", "memory", "latency_ms", "joules"]
 
 
 @given(st.text(max_size=12), st.sampled_from(COSTS))
@@ -126,8 +126,8 @@ def test_whatever_is_typed(text: str, cost: str) -> None:
         ("latency_ms", 1.23456, "1.23456ms", "1.235ms"),
         ("latency_ms", 3.0, "3ms", "3ms"),
         ("latency_ms", 12345.6, "12345.6ms", "12350ms"),
-        ("energy", 0, "0", "0"),
-        ("energy", 1e-9, "1e-9", "1.001e-9"),
+        ("joules", 0, "0", "0"),
+        ("joules", 1e-9, "1e-9", "1.001e-9"),
     ],
 )
 def test_numbers_to_type(cost: str, value: float, exact: str, short: str) -> None:
@@ -161,8 +161,8 @@ def test_what_is_told_can_be_typed(value: float, cost: str) -> None:
         ("latency", 12.34, "12.3 ms"),
         ("latency_ms", 1234.5, "1234.5 ms"),
         ("latency_ms", 0.01234, "0.0123 ms"),
-        ("energy", 2.5, "2.50"),
-        ("energy", 2500, "2.50K"),
+        ("joules", 2.5, "2.50"),
+        ("joules", 2500, "2.50K"),
     ],
 )
 def test_printed_sizes(cost: str, value: float, text: str) -> None:

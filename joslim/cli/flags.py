@@ -79,7 +79,7 @@ def with_budgets(command: Callable[..., None]) -> Callable[..., None]:
     """
     flags = {}
     for info in COSTS.values():
-        unit = "SIZE" if info.symbol in ("", "B") else info.symbol.upper()
+        unit = "SIZE" if info.symbol in ("", "B") else info.unit
         option = typer.Option(info.flag, help=info.budget_help, metavar=unit)
         flags[info.key] = Annotated[list[str] | None, option]
     return with_flags(command, flags)

@@ -37,6 +37,7 @@ class CostInfo:
         axis_label: Label of an axis; by default the label.
         budget_help: Help of the flag that takes a budget.
         on_every_front: Whether every child of a front has this price, whatever the cost of the run.
+            Fronts without it are refused, those of earlier runs too.
         remedy: How to get the price for a front that lacks it.
     """
 
@@ -127,8 +128,8 @@ COSTS: dict[str, CostInfo] = {row.name: row for row in _ROWS}
 """The table of built-in costs: name -> description. `joslim.cost` looks names up here.
 
 Examples:
-    >>> sorted(joslim.COSTS)
-    ['latency', 'macs', 'memory', 'params']
+    >>> "macs" in joslim.COSTS
+    True
     >>> joslim.COSTS["latency"].unit
     'ms'
 """

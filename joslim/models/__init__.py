@@ -6,8 +6,8 @@
    weights load, and a function `regnet_y_400mf(num_classes=1000)` that returns it. End `__init__`
    with `init_weights(self)` of `resnet.py`. In `forward`, read sizes from tensors (`x.shape[1]`),
    because a literal size freezes its layer when `joslim.slim` makes the network slimmable.
-2. Give the class an attribute `slim_defaults`: `"input"` (channels, height, width) is needed, and
-   `"low"`, `"keep"`, `"tie"` and `"divisor"` are defaults for the options of `joslim.slim`.
+2. Give the class an attribute `slim_defaults`: `"input"` (channels, height, width) and `"low"` are
+   needed; `"keep"` and `"tie"` are defaults for the options of `joslim.slim`.
 3. Import the function below, and add it to `MODELS` and `__all__`. `--model regnet_y_400mf` works
    then, and so do `joslim profile` and all tests that go through the table.
 4. Add `tests/models/test_regnet.py`, which compares the number of parameters and the multiply-adds

@@ -39,7 +39,7 @@ TAIL = 65_536
 
 FINISHED, TRAINING, STOPPED = "finished", "training", "stopped"
 # The format of the files of a run. It goes up when another joslim could not read them.
-FORMAT = 3
+FORMAT = 4
 
 
 # Files

@@ -86,7 +86,7 @@ def judge(
 
     on_val, on_test = errors_on(val), errors_on(test)
     cost = history.cost
-    counted = [make_cost(name, net) for name in COSTS if name != "latency"]
+    counted = [make_cost(info.name, net) for info in COSTS.values() if info.on_every_front]
     points = [
         Point(
             widths,

@@ -218,11 +218,11 @@ def test_what_it_raises_is_one_line(net: SlimmableNet) -> None:
     "price", [None, "3", b"3", [], {}, math.nan, math.inf, -1, 1e19, 10**400, 1j, np.ones(2)]
 )
 def test_what_is_no_price(price: Any, net: SlimmableNet) -> None:
-    def energy(widths: Widths) -> Any:
+    def joules(widths: Widths) -> Any:
         return price
 
-    with pytest.raises(UserError, match=r"^cost: energy of .* is .*; a number from 0 to 1e\+18"):
-        joslim.cost(energy, net)(net.space.smallest)
+    with pytest.raises(UserError, match=r"^cost: joules of .* is .*; a number from 0 to 1e\+18"):
+        joslim.cost(joules, net)(net.space.smallest)
 
 
 @pytest.mark.parametrize("price", [0, 3, np.float32(3), np.int64(3), torch.tensor(3.0), 1e18])

@@ -210,7 +210,7 @@ def test_the_same_front_gives_the_same_png(tmp_path: Path) -> None:
         ("memory", 2e5, "200 KB"),
         ("memory", 500, "500 B"),
         ("latency_ms", 2500, "2500 ms"),
-        ("energy", 1500, "1.5K"),
+        ("joules", 1500, "1.5K"),
     ],
 )
 def test_ticks(cost: str, value: float, text: str) -> None:

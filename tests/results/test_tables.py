@@ -43,10 +43,10 @@ def rows_of(table: Table) -> list[list[str]]:
 
 def test_a_front_of_ones_own_cost() -> None:
     front = Front(
-        [point(4_055_240, 30.126, energy=2), point(10, 20.0, energy=1500)], "energy", (1, 2)
+        [point(4_055_240, 30.126, joules=2), point(10, 20.0, joules=1500)], "joules", (1, 2)
     )
     assert printed(front) == [
-        ["energy", "macs", "params", "memory", "train loss", "test error"],
+        ["joules", "macs", "params", "memory", "train loss", "test error"],
         ["2", "4.06M", "1.23K", "512 B", "1.2500", "30.13 %"],
         ["1.50K", "10", "1.23K", "512 B", "1.2500", "20.00 %"],
     ]

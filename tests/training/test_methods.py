@@ -267,11 +267,11 @@ def test_slim_is_judged_at_forty_costs_spread_evenly(digits: Data) -> None:
 def test_slim_asks_a_cost_function_once_for_each_child(digits: Data) -> None:
     asked: list[Widths] = []
 
-    def energy(widths: Widths) -> float:
+    def joules(widths: Widths) -> float:
         asked.append(widths)
         return float(sum(widths.counts))
 
-    slimming = slimming_of(digits, "slim", cost=energy)
+    slimming = slimming_of(digits, "slim", cost=joules)
     asked.clear()
     slimming.method.finish(slimming)
     assert len(asked) <= len(ray(slimming.space)) + SLIM_CHILDREN

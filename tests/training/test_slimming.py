@@ -652,14 +652,14 @@ def test_explore_a_trained_network(digits: Data, searcher: Any) -> None:
 
 
 def test_explore_another_cost(digits: Data) -> None:
-    def energy(widths: Widths) -> float:
+    def joules(widths: Widths) -> float:
         return float(sum(widths.counts))
 
     batches = digits.sweep("train", 128, 256)
-    front = joslim.explore(make(), batches, F.cross_entropy, cost=energy, children=10)
-    assert front.cost == "energy"
+    front = joslim.explore(make(), batches, F.cross_entropy, cost=joules, children=10)
+    assert front.cost == "joules"
     assert front.span == (18, 72)
-    assert front.pick(energy=72).costs["energy"] <= 72
+    assert front.pick(joules=72).costs["joules"] <= 72
 
 
 def test_explore_needs_children(digits: Data) -> None:
@@ -684,19 +684,19 @@ def test_what_can_only_be_iterated_over_is_kept(digits: Data) -> None:
 
 @pytest.mark.parametrize("price", [float("nan"), float("inf"), -3.0, 0.0])
 def test_a_cost_of_ones_own_is_looked_at_first(digits: Data, price: float) -> None:
-    def energy(widths: Widths) -> float:
+    def joules(widths: Widths) -> float:
         return price
 
-    words = r"^cost: energy of (the full network|one=.*) is \S+; a (positive )?number"
+    words = r"^cost: joules of (the full network|one=.*) is \S+; a (positive )?number"
     with pytest.raises(UserError, match=words):
-        slimming_of(digits, cost=energy)
+        slimming_of(digits, cost=joules)
 
 
 @pytest.mark.parametrize("price", [-3.0, 1e19, None, "cheap"])
 def test_a_cost_of_ones_own_is_tried_at_children_between(digits: Data, price: Any) -> None:
-    def energy(widths: Widths) -> Any:
+    def joules(widths: Widths) -> Any:
         ends = (widths.space.smallest, widths.space.full)
         return 1.0 if widths in ends else price
 
-    with pytest.raises(UserError, match=r"^cost: energy of one=.* is .*; a number from 0 to 1e"):
-        slimming_of(digits, cost=energy)
+    with pytest.raises(UserError, match=r"^cost: joules of one=.* is .*; a number from 0 to 1e"):
+        slimming_of(digits, cost=joules)

@@ -432,12 +432,12 @@ def test_a_cost_of_ones_own_is_picked_in_python(
     folder = make_run(tmp_path / 'a "b"')
     record = json.loads((folder / "front.json").read_text())
     for child in record["children"]:
-        child["energy"] = child["macs"] / 7
+        child["joules"] = child["macs"] / 7
     (folder / "front.json").write_text(json.dumps(record))
     opened(browser, report(folder))
-    (shown,) = typed(browser, "energy", 20_000)
-    least = Front.read(folder).pick(energy=20_000).costs["energy"]
-    picked = f'run.front.pick(energy={least}), "child.onnx")'
+    (shown,) = typed(browser, "joules", 20_000)
+    least = Front.read(folder).pick(joules=20_000).costs["joules"]
+    picked = f'run.front.pick(joules={least}), "child.onnx")'
     path = json.dumps(str(folder))
     assert shown["command"] == f"run = joslim.load({path}); joslim.export(run, {picked}"
 
