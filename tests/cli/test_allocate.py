@@ -144,7 +144,7 @@ def test_runs_that_are_refused(runs: list[str], refused: Run, tmp_path: Path) ->
     assert "does not exist; joslim train makes one" in refused("allocate", "no", "--macs", "1M")
     started = tmp_path / "started"
     started.mkdir()
-    (started / "config.json").write_text('{"joslim": "0.2.0", "format": 3}')
+    (started / "config.json").write_text('{"joslim": "0.2.0", "format": 4}')
     assert "has no front yet" in refused("allocate", runs[0], str(started), "--macs", "1M")
     other = written(tmp_path / "other", (3, 2, 1), latency=False)
     message = refused("allocate", runs[0], other, "--latency-ms", "9")

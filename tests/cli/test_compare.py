@@ -11,6 +11,7 @@ from joslim.cli.compare import parse_list, parse_places
 from joslim.comparing import Comparison, read
 from joslim.errors import Stopped, UserError
 from joslim.front import Front, Point
+from joslim.results.run_files import FORMAT
 from joslim.space import Dim, Knob, WidthSpace
 
 Run = Callable[..., Any]
@@ -32,7 +33,7 @@ def make(tmp_path: Path) -> Callable[..., Path]:
         folder = tmp_path / name
         folder.mkdir(parents=True)
         values = {"model": "resnet8", "cost": "macs", "steps": 6, "batch": 32, "seed": 0, **config}
-        facts = {"joslim": "0", "format": 3, "config": values, "data": {"identity": "digits"}}
+        facts = {"joslim": "0", "format": FORMAT, "config": values, "data": {"identity": "digits"}}
         (folder / "config.json").write_text(json.dumps(facts))
         (folder / "front.json").write_text(json.dumps(FRONT.to_json()))
         (folder / "metrics.jsonl").write_text('{"step": 6, "seconds": 20}\n')

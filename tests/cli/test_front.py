@@ -107,7 +107,7 @@ def test_folders_that_hold_no_front(command: list[str], refused: Run, tmp_path: 
     name, *options = command
     assert "does not exist; joslim train makes one" in refused(name, "nowhere", *options)
     assert "is not a run folder" in refused(name, str(tmp_path), *options)
-    (tmp_path / "config.json").write_text('{"joslim": "0.2.0", "format": 3}')
+    (tmp_path / "config.json").write_text('{"joslim": "0.2.0", "format": 4}')
     assert "has no front yet" in refused(name, str(tmp_path), *options)
     (tmp_path / "front.json").write_text('{"cost": ')
     assert "broken JSON" in refused(name, str(tmp_path), *options, "--json")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from joslim.front import Front, Point
+from joslim.results.run_files import FORMAT
 from joslim.space import Dim, Knob, WidthSpace
 
 LOW = 0.25
@@ -49,7 +50,7 @@ def make_run() -> Callable[..., Path]:
         values = {"model": "resnet8", "method": "joslim", "seed": 0, "steps": 100, "batch": 64}
         facts = {
             "joslim": "0",
-            "format": 3,
+            "format": FORMAT,
             "config": {**values, "low": low, "cost": cost, **config},
             "data": {"identity": identity, "sizes": {"train": 1000}},
         }

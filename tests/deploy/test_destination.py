@@ -156,7 +156,7 @@ def test_nor_what_came_during_the_export(change: Callable[[Path], None], tmp_pat
     [
         {"child-01.onnx": ""},
         {"config.json": '{"made_by": "joslim"}', "model.safetensors": ""},
-        {"config.json": '{"joslim": "0.2", "format": 3}', "front.json": ""},
+        {"config.json": '{"joslim": "0.2", "format": 4}', "front.json": ""},
         {"manifest.json": "{"},
         {"manifest.json": "[]"},
         {"manifest.json": '{"files": ["child-01.onnx"]}', "child-01.onnx": ""},

@@ -10,6 +10,7 @@ import pytest
 
 from joslim.front import Front, Point
 from joslim.results.record import Record, read_record
+from joslim.results.run_files import FORMAT
 from joslim.runs.config import config_of
 from joslim.space import Dim, Knob, WidthSpace
 
@@ -60,7 +61,7 @@ def made(tmp_path: Path) -> Made:
         }
         content = {
             "joslim": "0",
-            "format": 3,
+            "format": FORMAT,
             "config": config.to_json(),
             "cost": config.cost,
             "data": data,

@@ -128,7 +128,7 @@ def test_what_is_no_run(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(UserError, match="is not a run folder"):
         read_record(tmp_path)
-    (tmp_path / "config.json").write_text('{"joslim": "1", "format": 3, "config": []}')
+    (tmp_path / "config.json").write_text('{"joslim": "1", "format": 4, "config": []}')
     with pytest.raises(UserError, match=r"config\.json\.config: \[\] is not a JSON object"):
         read_record(tmp_path)
 

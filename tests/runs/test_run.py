@@ -142,7 +142,7 @@ def test_folders_that_are_no_run(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("{}")
     with pytest.raises(UserError, match="is a file; a run is a folder"):
         joslim.load(tmp_path / "file")
-    (tmp_path / "config.json").write_text('{"joslim": "0.2.0", "format": 3}')
+    (tmp_path / "config.json").write_text('{"joslim": "0.2.0", "format": 4}')
     with pytest.raises(UserError, match="holds no configuration"):
         _ = joslim.load(tmp_path).config
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from joslim.front import Front, Point
+from joslim.results.run_files import FORMAT
 from joslim.space import Dim, Knob, WidthSpace
 
 MakeRun = Callable[..., Path]
@@ -81,7 +82,13 @@ def make_run() -> MakeRun:
         settings = {"model": "resnet8", "data": "digits", "method": "joslim", "steps": 120}
         settings |= {"every": 4, "seed": seed, "threads": None, "val": 0.1, **config}
         data = {"identity": identity, "shape": [3, 8, 8], "classes": list(classes)}
-        facts = {"joslim": "0.2.0", "format": 3, "config": settings, "cost": "macs", "data": data}
+        facts = {
+            "joslim": "0.2.0",
+            "format": FORMAT,
+            "config": settings,
+            "cost": "macs",
+            "data": data,
+        }
         front = Front(points_of(space, children, rng), "macs", (5e3, 4.5e5))
         folder.mkdir(parents=True)
         (folder / "config.json").write_text(json.dumps(facts))
