@@ -33,7 +33,7 @@ from joslim.errors import UserError, unknown
 from joslim.slimmable.blueprint import Layout
 from joslim.slimmable.layer_specs import own_tensors
 from joslim.slimmable.net import SlimmableNet
-from joslim.slimmable.running import all_agree, no_side_effects, outputs_of
+from joslim.slimmable.running import Inputs, all_agree, no_side_effects, outputs_of
 
 # Dim -> the new order of its units: position i gets the unit that was at order[i].
 Permutations = Mapping[int, Tensor]
@@ -173,15 +173,13 @@ def units_of(net: SlimmableNet) -> list[int]:
 class Trial:
     """A copy of a network at full width, in double precision, on which permutations are tried."""
 
-    def __init__(self, net: SlimmableNet, example: tuple[Any, ...], seed: int = 0) -> None:
+    def __init__(self, net: SlimmableNet, example: Inputs, seed: int = 0) -> None:
         try:
             self._start(net, example, seed, torch.float64)
         except (RuntimeError, TypeError):  # forward needs another precision
             self._start(net, example, seed, torch.float32)
 
-    def _start(
-        self, net: SlimmableNet, example: tuple[Any, ...], seed: int, dtype: torch.dtype
-    ) -> None:
+    def _start(self, net: SlimmableNet, example: Inputs, seed: int, dtype: torch.dtype) -> None:
         def randomised_input(leaf: Any) -> Any:
             """Replace real tensors. Indices and masks stay, to be valid."""
             if not isinstance(leaf, Tensor) or not leaf.is_floating_point():

@@ -31,7 +31,7 @@ from joslim.slimmable.layers import (
     restore_layer,
 )
 from joslim.slimmable.plan import Frozen, LayerPlan, Plan
-from joslim.slimmable.running import first_line
+from joslim.slimmable.running import Inputs, first_line
 from joslim.slimmable.tracing import Uncounted
 from joslim.space import Widths, WidthSpace
 
@@ -52,7 +52,7 @@ class NetState:
     uncounted: list[Uncounted]
     active: Widths
     # The input that costs are counted for: one sample, if the example is a batch.
-    example: tuple[Any, ...]
+    example: Inputs
     layers: list[tuple[nn.Module, LayerPlan]]
     norms: dict[str, nn.Module]
     statistics: dict[Widths, Statistics] = field(default_factory=dict)
@@ -104,8 +104,11 @@ class SlimmableNet(nn.Module):
         return self._slim_net.uncounted
 
     @property
-    def example(self) -> tuple[Any, ...]:
-        """The input that costs are counted for: one sample, if the example is a batch."""
+    def example(self) -> Any:
+        """The inputs that costs are counted for: one sample, if the example is a batch.
+
+        A tuple, or a dictionary of keyword arguments.
+        """
         return self._slim_net.example
 
     @property
@@ -256,7 +259,7 @@ RESERVED = (
 )
 
 
-def make_slimmable(model: nn.Module, plan: Plan, example: tuple[Any, ...]) -> SlimmableNet:
+def make_slimmable(model: nn.Module, plan: Plan, example: Inputs) -> SlimmableNet:
     """Apply a plan: change the classes of the model and of its layers, in place."""
     modules = dict(model.named_modules())
     norms: dict[str, nn.Module] = {

@@ -7,7 +7,7 @@ have buffers, dropout and outputs of any structure.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,8 +17,23 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
+# The arguments of a network: positional ones in a tuple, keyword arguments in a dictionary.
+Inputs = tuple[Any, ...] | dict[str, Any]
+
 # Allowed difference of two outputs, as a share of the largest entry.
 TOLERANCE = 1e-4
+
+
+def as_inputs(given: Any) -> Inputs:
+    """Return the arguments of a network: the items of a mapping are keyword arguments."""
+    if isinstance(given, Mapping):
+        return dict(given)
+    return given if isinstance(given, tuple) else (given,)
+
+
+def call(model: Callable[..., Any], inputs: Inputs) -> Any:
+    """Run a model on its inputs."""
+    return model(**inputs) if isinstance(inputs, dict) else model(*inputs)
 
 
 @contextmanager
@@ -77,13 +92,13 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def outputs_of(model: nn.Module, inputs: tuple[Any, ...]) -> list[Tensor]:
+def outputs_of(model: nn.Module, inputs: Inputs) -> list[Tensor]:
     """Return all tensors that the model returns, and the real numbers behind integer ones.
 
     An argmax hides most errors of the scores that it was computed from, so these are compared too.
     """
     with RealSources() as sources:
-        outputs = tensors_in(model(*inputs))
+        outputs = tensors_in(call(model, inputs))
     reals = [real for output in outputs for real in sources.of(output)]
     return [tensor.detach().clone() for tensor in [*outputs, *reals]]
 

@@ -28,7 +28,7 @@ from joslim.search import searcher as make_searcher
 from joslim.search.base import Searcher
 from joslim.slimmable import SlimmableNet
 from joslim.space import Widths
-from joslim.training.evaluate import score
+from joslim.training.evaluate import labels_of, score
 from joslim.training.judging import choose_finalists, judge
 from joslim.training.methods import Preset, search_frozen_weights
 from joslim.training.methods import preset as find_preset
@@ -226,8 +226,9 @@ def timed(seconds: dict[str, float], part: str) -> Iterator[None]:
 
 def as_sequence(batches: Iterable[Any]) -> Sequence[Any]:
     """Return batches that can be indexed. The first batches of a mere iterable are kept."""
-    if isinstance(batches, Tensor):
-        raise UserError("scoring: a tensor given, a sequence of batches (inputs, labels) needed")
+    if isinstance(batches, (Tensor, Mapping)):
+        kind = type(batches).__name__
+        raise UserError(f"scoring: {kind} given, a sequence of batches (inputs, labels) needed")
     indexed = hasattr(batches, "__getitem__") and hasattr(batches, "__len__")
     result: Any = batches if indexed else list(islice(batches, KEPT_BATCHES))
     if not len(result):
@@ -242,5 +243,5 @@ def first_images(batches: Sequence[Any], images: int) -> list[Any]:
         if count >= images:
             break
         chosen.append(batches[position])
-        count += len(chosen[-1][1])
+        count += len(labels_of(chosen[-1]))
     return chosen

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from joslim.errors import RunFailed
 from joslim.slimmable import SlimmableNet
+from joslim.slimmable.running import Inputs, call
 from joslim.space import Widths
 from joslim.training.distillation import Distillation
 
@@ -28,7 +30,7 @@ def backward(
     model: nn.Module,
     net: SlimmableNet,
     widths: Sequence[Widths],
-    inputs: tuple[Any, ...],
+    inputs: Inputs,
     labels: Any,
     criterion: Criterion,
     distill: Distillation,
@@ -50,7 +52,7 @@ def backward(
     teacher: Any = None
     for child in widths:
         with _reducing(model, child is widths[-1]), net.at(child):
-            outputs = model(*inputs)
+            outputs = call(model, inputs)
             if teacher is None:
                 teacher = detached(outputs)
                 loss = criterion(outputs, labels)
@@ -81,11 +83,14 @@ def detached(outputs: Any) -> Any:
     if isinstance(outputs, Tensor):
         return outputs.detach()
     if isinstance(outputs, dict):
-        fields = {key: detached(value) for key, value in outputs.items()}
-        return fields if type(outputs) is dict else type(outputs)(**fields)
+        items = {key: detached(value) for key, value in outputs.items()}
+        return items if type(outputs) is dict else type(outputs)(**items)
     if isinstance(outputs, (tuple, list)):
         values = [detached(value) for value in outputs]
         return type(outputs)(*values) if hasattr(outputs, "_fields") else type(outputs)(values)
+    if is_dataclass(outputs) and not isinstance(outputs, type):
+        parts = {part.name: getattr(outputs, part.name) for part in fields(outputs)}
+        return replace(outputs, **detached(parts))
     return outputs
 
 

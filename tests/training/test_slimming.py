@@ -544,7 +544,7 @@ def test_a_wrapped_network(digits: Data) -> None:
         ({"cost": "flops"}, "cost: .*'flops'.*macs"),
         ({"scoring": []}, "scoring: no batches"),
         ({"scoring": iter([])}, "scoring: no batches"),
-        ({"scoring": torch.zeros(4, 1, 8, 8)}, "scoring: a tensor given"),
+        ({"scoring": torch.zeros(4, 1, 8, 8)}, "scoring: Tensor given"),
         ({"net": nn.Linear(3, 3)}, r"net: Linear is not slimmable; type joslim\.slim"),
         ({"net": "resnet20"}, "net: str is not slimmable"),
     ],
