@@ -27,7 +27,7 @@ from joslim.costs.counted import Params
 from joslim.errors import UserError, reason, unknown
 from joslim.files import json_count, shown
 from joslim.slimmable.net import SlimmableNet
-from joslim.slimmable.running import Inputs, call
+from joslim.slimmable.running import Inputs, call, refuse_meta
 from joslim.space import Widths
 
 log = logging.getLogger("joslim")
@@ -114,6 +114,7 @@ class Stopwatch:
     def __init__(
         self, net: SlimmableNet, setting: Setting, repeats: int, watch: Watch | None, children: int
     ) -> None:
+        refuse_meta(net)
         self.net, self.setting, self.repeats = net, setting, repeats
         self.device = device_of(net)
         self.inputs = inputs_of(net, setting.batch)

@@ -57,7 +57,6 @@ def fill_blank(net: SlimmableNet) -> None:
     """Give a network of `load_blank` memory for weights, which are still to be loaded."""
     if net.example[0].is_meta:
         net.to_empty(device="cpu")
-        net._slim_net.example = (blank_input(tuple(net.example[0].shape[1:])),)
 
 
 def find_maker(name: str) -> Callable[..., Any]:

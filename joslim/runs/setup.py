@@ -172,6 +172,11 @@ def set_up(
         images.scale = config.crop_scale
     torch.manual_seed(config.seed)
     network = load_model(config.model, len(images.classes)) if model is None else model
+    if torch.float64 in (torch.get_default_dtype(), *(p.dtype for p in network.parameters())):
+        raise UserError(
+            "model: runs compute in torch.float32, and this is torch.float64; type "
+            "torch.set_default_dtype(torch.float32), and model.float() for a module"
+        )
     net, fresh = make_net(network, images.shape, config.low, weights)
     net.to(device)
     check_outputs(net, images)

@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from joslim.errors import UserError
 from joslim.slimmable.net import SlimmableNet
-from joslim.slimmable.running import Inputs, as_inputs, call, tensors_in
+from joslim.slimmable.running import Inputs, as_inputs, call, refuse_meta, tensors_in
 
 Pair = tuple[Tensor, Tensor]
 
@@ -70,6 +70,7 @@ def statistics_of(net: nn.Module, batches: Iterable[Any]) -> dict[str, Pair]:
     if isinstance(batches, (Tensor, Mapping)):
         kind = type(batches).__name__
         raise UserError(f"batches: {kind} given, a sequence of batches needed; type [batch]")
+    refuse_meta(net)
     norms: dict[str, Any] = {n: m for n, m in net.named_modules() if has_statistics(m)}
     averages: dict[str, Pair] = {}
     samples = 0

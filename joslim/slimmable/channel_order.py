@@ -33,7 +33,7 @@ from joslim.errors import UserError, unknown
 from joslim.slimmable.blueprint import Layout
 from joslim.slimmable.layer_specs import own_tensors
 from joslim.slimmable.net import SlimmableNet
-from joslim.slimmable.running import Inputs, all_agree, no_side_effects, outputs_of
+from joslim.slimmable.running import Inputs, all_agree, no_side_effects, outputs_of, refuse_meta
 
 # Dim -> the new order of its units: position i gets the unit that was at order[i].
 Permutations = Mapping[int, Tensor]
@@ -100,6 +100,7 @@ def sort_channels(net: SlimmableNet, importance: str | Importance = "product") -
     """
     if not isinstance(net, SlimmableNet):
         raise UserError(f"net: {type(net).__name__} given, a slimmable network needed: joslim.slim")
+    refuse_meta(net)
     if not callable(importance):
         if importance not in IMPORTANCE:
             raise unknown("importance", importance, IMPORTANCE)
@@ -188,6 +189,7 @@ class Trial:
             return torch.randn(leaf.shape, generator=generator, dtype=dtype).to(leaf.device)
 
         self.net = copy.deepcopy(net).to(dtype)
+        self.net.statistics.clear()  # they would not move with the channels
         self.net._switch(self.net.space.full)
         self.inputs = tree_map(randomised_input, example)
         with Precision() as seen:

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
+from torch.utils._pytree import tree_map_only
 
 from joslim.errors import UserError
 from joslim.slimmable.blueprint import Blueprint, Layout
@@ -245,6 +246,13 @@ class SlimmableNet(nn.Module):
         if "_slim_net" not in self.__dict__:  # a slice of a Sequential has no state
             return result
         state = self._slim_net
+        device = next((p.device for p in self.parameters()), torch.device("meta"))
+        if device.type != "meta":  # by `to_empty`, a network without values gets some
+            state.example = tree_map_only(
+                Tensor,
+                lambda t: torch.zeros_like(t, device=device) if t.is_meta else t,
+                state.example,
+            )
         for own in state.statistics.values():
             for name, (mean, var) in own.items():
                 own[name] = (fn(mean), fn(var))

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
+from joslim.errors import UserError
+
 # The arguments of a network: positional ones in a tuple, keyword arguments in a dictionary.
 Inputs = tuple[Any, ...] | dict[str, Any]
 
@@ -34,6 +36,15 @@ def as_inputs(given: Any) -> Inputs:
 def call(model: Callable[..., Any], inputs: Inputs) -> Any:
     """Run a model on its inputs."""
     return model(**inputs) if isinstance(inputs, dict) else model(*inputs)
+
+
+def refuse_meta(net: nn.Module) -> None:
+    """Refuse a network on the meta device, where only shapes and costs are known."""
+    if any(parameter.is_meta for parameter in net.parameters()):
+        raise UserError(
+            "net: its weights are on the meta device and have no values; type "
+            "net.to_empty(device='cpu') and load its weights first"
+        )
 
 
 @contextmanager

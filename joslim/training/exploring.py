@@ -27,6 +27,7 @@ from joslim.search import History
 from joslim.search import searcher as make_searcher
 from joslim.search.base import Searcher
 from joslim.slimmable import SlimmableNet
+from joslim.slimmable.running import refuse_meta
 from joslim.space import Widths
 from joslim.training.evaluate import labels_of, score
 from joslim.training.judging import choose_finalists, judge
@@ -174,6 +175,7 @@ def slimmable_inside(net: Any) -> SlimmableNet:
     slimmable = next((module for module in modules if isinstance(module, SlimmableNet)), None)
     if slimmable is None:
         raise UserError(f"net: {type(net).__name__} is not slimmable; type joslim.slim(...) first")
+    refuse_meta(slimmable)
     return slimmable
 
 
