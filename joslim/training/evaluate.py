@@ -104,7 +104,8 @@ def errors(
 def on_device(net: nn.Module, batch: Any) -> tuple[Inputs, Any]:
     """Return the inputs and the labels of a batch on the device of the network."""
     device = next(net.parameters()).device
-    return tree_map(lambda value: moved(value, device), (inputs_of(batch), labels_of(batch)))
+    labels, inputs = labels_of(batch), inputs_of(batch)
+    return tree_map(lambda value: moved(value, device), (inputs, labels))
 
 
 def labels_of(batch: Any) -> Any:
@@ -114,8 +115,8 @@ def labels_of(batch: Any) -> Any:
     if isinstance(batch, (tuple, list)) and len(batch) >= 2:
         return batch[1]
     kind = type(batch).__name__
-    needed = "a tuple (inputs, labels), or a dictionary with 'labels',"
-    raise UserError(f"batches: {kind} given, {needed} needed")
+    needed = "a tuple (inputs, labels) needed, or a dictionary with the key 'labels'"
+    raise UserError(f"batches: {kind} given, {needed}")
 
 
 def moved(value: Any, device: torch.device) -> Any:
