@@ -49,7 +49,9 @@ MEASURES = ("train_loss", *ERRORS)
 FIELDS = ("widths", "channels", *MEASURES)
 # Names that a cost of the user's own may not have. `joslim pick --json` adds the last two fields;
 # "latency" is the name of the cost whose key is latency_ms.
-RESERVED = (*FIELDS, "latency", "margin", "next_better")
+RESERVED = (*FIELDS, "latency", "margin", "next_better", "by")
+# The measures that `Front.pick` can choose by.
+CRITERIA = ("val_error", "train_loss")
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Point:
     Attributes:
         widths: The child.
         costs: Price by cost name: "macs", "params", "memory", and others that the front knows.
-        train_loss: Loss on un-augmented training images, by which `Front.pick` chooses.
+        train_loss: Loss on un-augmented training images, by which the front was made.
         val_error: Validation error in percent, or None if it was not measured.
         test_error: Test error in percent, or None if it was not measured.
 
@@ -105,6 +107,7 @@ class Front(Sequence[Point]):
         cost: Name of the cost that the search minimized: "macs", "params", "memory", "latency" or
             your own.
         span: Cost of the smallest and of the full network.
+        val_images: Number of samples behind the validation errors, or None if it is not known.
 
     Raises:
         UserError: There is no point, a point lacks a cost, or a number is not finite.
@@ -118,7 +121,13 @@ class Front(Sequence[Point]):
         True
     """
 
-    def __init__(self, points: Iterable[Point], cost: str, span: tuple[float, float]) -> None:
+    def __init__(
+        self,
+        points: Iterable[Point],
+        cost: str,
+        span: tuple[float, float],
+        val_images: int | None = None,
+    ) -> None:
         found = tuple(points)
         if not 1 <= len(found) <= CHILDREN_LIMIT:
             raise UserError(f"children: {len(found)} given, 1 to {CHILDREN_LIMIT} are allowed")
@@ -130,10 +139,19 @@ class Front(Sequence[Point]):
         if not full:
             raise UserError("span[1]: the full network costs nothing; a positive number is needed")
         self.span = (low, full)
+        if val_images is not None:
+            json_count(val_images, "val_images", 1, sys.maxsize)
+        self.val_images = val_images
         self._points = tuple(sorted(found, key=lambda p: (p.costs[self.key], p.train_loss)))
 
     @classmethod
-    def of(cls, points: Iterable[Point], cost: str, span: tuple[float, float]) -> Front:
+    def of(
+        cls,
+        points: Iterable[Point],
+        cost: str,
+        span: tuple[float, float],
+        val_images: int | None = None,
+    ) -> Front:
         """Keep the non-dominated points by training loss and cost.
 
         Points whose loss or cost is not finite are left out. Of points with equal costs the one
@@ -144,6 +162,7 @@ class Front(Sequence[Point]):
             points: Children, dominated or not.
             cost: Name of the cost.
             span: Cost of the smallest and of the full network.
+            val_images: Number of samples behind the validation errors.
 
         Raises:
             UserError: A point lacks the cost, or no point has a finite loss and cost.
@@ -156,7 +175,7 @@ class Front(Sequence[Point]):
         mask = non_dominated([p.train_loss for p in found], [p.costs[key] for p in found])
         if not mask.any():
             raise UserError(f"children: none of {len(found)} has a finite loss and cost")
-        return cls([point for point, kept in zip(found, mask) if kept], cost, span)
+        return cls([point for point, kept in zip(found, mask) if kept], cost, span, val_images)
 
     @property
     def key(self) -> str:
@@ -189,10 +208,42 @@ class Front(Sequence[Point]):
         values = [getattr(point, error) for point in self]
         return None if None in values else values
 
-    def pick(self, /, **budgets: Budget) -> Point:
-        """Choose the child with the least training loss among those that fit all budgets.
+    @property
+    def by(self) -> str:
+        """What `pick` goes by: "val_error" if all children have one, else "train_loss"."""
+        return "train_loss" if self.errors("val_error") is None else "val_error"
+
+    def ranks(self, by: str | None = None) -> list[int]:
+        """Return the rank of each child in the order in which `pick` prefers them; 0 is the best.
+
+        By training loss, a lower loss is better. By validation error, the order is the same, but
+        the children that are not worth their cost come last: a cheaper child has a validation error
+        that is lower by more than one standard error. Smaller differences are noise, in which the
+        training loss is the better guide (docs/log.md has the figures).
 
         Args:
+            by: Either "val_error" or "train_loss"; by default `Front.by`.
+        """
+        by = by or self.by
+        if by not in CRITERIA:
+            raise unknown("by", by, CRITERIA)
+        worse = [False] * len(self)
+        if by == "val_error":
+            errors = self.errors("val_error")
+            if errors is None:
+                raise UserError("by: the children have no val_error; type train_loss")
+            least = np.minimum.accumulate(errors)
+            worse = (errors > least + standard_error(least, self.val_images)).tolist()
+        keys = [(late, point.train_loss, at) for at, (late, point) in enumerate(zip(worse, self))]
+        rank_of = {key: rank for rank, key in enumerate(sorted(keys))}
+        return [rank_of[key] for key in keys]
+
+    def pick(self, /, *, by: str | None = None, **budgets: Budget) -> Point:
+        """Choose the best child among those that fit all budgets.
+
+        Args:
+            by: What to go by: "val_error" or "train_loss", as `ranks` explains. By default the
+                validation error, if all children have one.
             budgets: Largest cost by name: `macs=20e6`, `memory="64KiB"`, `latency_ms=3`. A child
                 that costs exactly the budget fits.
 
@@ -200,34 +251,41 @@ class Front(Sequence[Point]):
             UserError: No budget is given, its name is unknown, or no child fits.
         """
         limits = self.checked_budgets(budgets)
-        fitting = [p for p in self if all(p.costs[n] <= most for n, most in limits.items())]
+        ranked = zip(self.ranks(by), self)
+        fitting = [
+            (rank, point)
+            for rank, point in ranked
+            if all(point.costs[name] <= most for name, most in limits.items())
+        ]
         if not fitting:
             raise self._nothing_fits(limits)
-        return min(fitting, key=lambda point: point.train_loss)
+        return min(fitting, key=lambda pair: pair[0])[1]
 
-    def next_better(self, /, **budgets: Budget) -> Point | None:
+    def next_better(self, /, *, by: str | None = None, **budgets: Budget) -> Point | None:
         """Find the child that is worth a slightly larger budget.
 
-        Of the children with less training loss than the picked one, it is the one that exceeds the
+        Of the children that `pick` prefers to the picked one, it is the one that exceeds the
         budgets by the smallest factor.
 
         Args:
+            by: As for `pick`.
             budgets: Budgets as for `pick`.
 
         Returns:
-            The child, or None if the picked one has the least training loss of all.
+            The child, or None if the picked one is the best of all.
         """
-        picked, limits = self.pick(**budgets), self.checked_budgets(budgets)
-        better = [point for point in self if point.train_loss < picked.train_loss]
+        picked, limits = self.pick(by=by, **budgets), self.checked_budgets(budgets)
+        ranks = dict(zip(map(id, self), self.ranks(by)))
+        better = [point for point in self if ranks[id(point)] < ranks[id(picked)]]
         shares = [max(p.costs[name] / most for name, most in limits.items()) for p in better]
         return better[int(np.argmin(shares))] if better else None
 
     def area(self, error: str = "test_error", points: int = 50) -> float | None:
         """Compute the area under the trade-off curve in percent; lower is better.
 
-        The area is the mean error of the child that `pick` would choose, over costs that are spread
-        evenly from the smallest to the full network. `pick` looks at the training loss and never at
-        the error. Where no child fits, the error counts as 100.
+        The area is the mean error of the child with the least training loss that fits, over costs
+        that are spread evenly from the smallest to the full network. The choice never looks at the
+        error. Where no child fits, the error counts as 100.
 
         Args:
             error: Either "test_error" or "val_error".
@@ -272,6 +330,7 @@ class Front(Sequence[Point]):
         return {
             "cost": self.cost,
             "span": list(self.span),
+            "val_images": self.val_images,
             "space": self.space.to_json(),
             "children": [point.to_json() for point in self],
         }
@@ -299,7 +358,8 @@ class Front(Sequence[Point]):
             )
             for at, (child, widths) in enumerate(zip(children, widths_of_json(children, space)))
         ]
-        return cls(points, cost, (span[0], span[1]))
+        val_images = json_value(record, "val_images", "front")
+        return cls(points, cost, (span[0], span[1]), val_images)
 
     @classmethod
     def read(cls, folder: str | Path) -> Front:
@@ -408,6 +468,17 @@ def best_so_far(losses: Sequence[float]) -> Iterator[int]:
         yield best
 
 
+def standard_error(errors: NDArray[np.float64], images: int | None) -> NDArray[np.float64]:
+    """Standard errors of errors in percent that were measured on so many images; 0 if unknown.
+
+    One wrong and one right image are added, so that no error among few images is not certainty.
+    """
+    if images is None:
+        return np.zeros_like(errors)
+    share = (errors / 100 * images + 1) / (images + 2)
+    return 100 * np.sqrt(share * (1 - share) / images)
+
+
 def bought(
     costs: Sequence[float],
     losses: Sequence[float],
@@ -415,7 +486,7 @@ def bought(
     budgets: ArrayLike,
     nothing: float = np.nan,
 ) -> NDArray[np.float64]:
-    """Errors of the children that `pick` would choose for each of many budgets: [n] -> [n].
+    """Errors of the children with the least loss that fit each of many budgets: [n] -> [n].
 
     Children are sorted by cost; where none fits, the error is `nothing`.
     """

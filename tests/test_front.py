@@ -266,6 +266,50 @@ def test_pick_is_what_brute_force_finds(found: list[Point], most: int, params: i
         assert all(child.costs[name] <= value for name, value in budgets.items())
 
 
+ERROR_LISTS = st.lists(st.floats(0, 100), min_size=1, max_size=8)
+
+
+@given(ERROR_LISTS, st.integers(10, 100_000) | st.none(), st.randoms())
+def test_pick_by_validation_error_is_the_rule_in_words(
+    errors: list[float], images: int | None, random: Any
+) -> None:
+    """Of the children within one standard error of the least, the one with the least loss."""
+    costs = sorted(random.sample(range(100, 1000), len(errors)))
+    found = [
+        point(macs, 10.0 - at, val=error) for at, (macs, error) in enumerate(zip(costs, errors))
+    ]
+    front = Front(found, "macs", SPAN, images)
+    assert front.by == "val_error"
+    for count in range(1, len(found) + 1):
+        least = min(errors[:count])
+        share = 0.0 if images is None else (least * images / 100 + 1) / (images + 2)
+        noise = 0.0 if images is None else 100 * math.sqrt(share * (1 - share) / images)
+        alike = [p for p in found[:count] if p.val_error <= least + noise]
+        assert front.pick(macs=costs[count - 1]) is min(alike, key=lambda p: p.train_loss)
+        assert front.pick(by="train_loss", macs=costs[count - 1]) is found[count - 1]
+
+
+def test_a_dearer_child_that_is_worse_on_validation_data_is_not_picked() -> None:
+    found = [point(21, 0.5, 6.1, 4.9), point(47, 0.4, 8.1, 8.3), point(90, 0.3, 4.0, 4.0)]
+    front = Front(found, "macs", SPAN, val_images=143)
+    assert front.ranks() == [1, 2, 0]
+    assert front.ranks("train_loss") == [2, 1, 0]
+    assert front.pick(macs=50) is front[0]
+    assert front.next_better(macs=50) is front[2]
+    assert front.pick(macs=50, by="train_loss") is front[1]
+    # With fewer images the difference is noise.
+    assert Front(found, "macs", SPAN, val_images=20).pick(macs=50).costs["macs"] == 47
+
+
+def test_a_criterion_that_does_not_exist(front: Front) -> None:
+    with pytest.raises(UserError, match="by: unknown name 'test_error'; allowed: val_error, train"):
+        front.pick(by="test_error", macs=500)
+    blind = Front([point(300, 1.0)], "macs", SPAN)
+    assert blind.by == "train_loss"
+    with pytest.raises(UserError, match="by: the children have no val_error; type train_loss"):
+        blind.pick(by="val_error", macs=500)
+
+
 def test_a_budget_equal_to_the_cost_fits(front: Front) -> None:
     for child in front:
         assert front.pick(macs=child.costs["macs"]) is child
@@ -445,7 +489,7 @@ def test_json_gives_the_same_front_again(found: list[Point]) -> None:
 
 def test_the_format(front: Front) -> None:
     record = front.to_json()
-    assert list(record) == ["cost", "span", "space", "children"]
+    assert list(record) == ["cost", "span", "val_images", "space", "children"]
     assert record["cost"] == "macs"
     assert record["span"] == [100.0, 1000.0]
     assert record["children"][1] == {
@@ -517,6 +561,7 @@ def without(*path: Any) -> Change:
 FIELDS = [
     ("cost",),
     ("span",),
+    ("val_images",),
     ("space",),
     ("children",),
     ("space", "dims"),

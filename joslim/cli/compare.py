@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from joslim.cli.flags import AsJson
 from joslim.cli.train import (
-    AsJson,
     ConfigFile,
     read_folder,
     refuse_training_flags,

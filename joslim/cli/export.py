@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from joslim.cli.budgets import DeviceFile, sets_of, with_budgets
+from joslim.cli.flags import AsJson, By, DeviceFile, OwnModel, sets_of, with_budgets
 from joslim.costs import COSTS
 from joslim.errors import UserError
 from joslim.formats import FORMATS, suffixes_of_files
@@ -30,6 +30,7 @@ def export(
         typer.Option("--out", "-o", help=f"{FILES}, or NAME for a folder.", metavar="PATH"),
     ],
     device_file: DeviceFile = None,
+    by: By = None,
     every: Annotated[
         bool, typer.Option("--all", help="Export every child of the front into a new folder.")
     ] = False,
@@ -47,18 +48,15 @@ def export(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an existing export.")
     ] = False,
-    model: Annotated[
-        str | None,
-        typer.Option(help="Your own model as package.module:function, if the run has one."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    model: OwnModel = None,
+    as_json: AsJson = False,
     **texts: list[str] | None,
 ) -> None:
     """Export children (subnets) as files that run without joslim.
 
-    Without a budget, the full network is exported; with budgets, the child with the least training
-    loss that fits them, as in joslim pick. Budgets that are given several times select several
-    children, which are written into a new folder.
+    Without a budget, the full network is exported; with budgets, the best child that fits them, as
+    in joslim pick. Budgets that are given several times select several children, which are written
+    into a new folder.
     """
     from joslim.runs.fronts import opened
 
@@ -79,7 +77,7 @@ def export(
             points: list[Any] = list(source.front)
         else:
             full = source.net.space.full  # it may not be on the front
-            points = [source.front.pick(**budgets) if budgets else full for budgets in sets]
+            points = [source.front.pick(by=by, **budgets) if budgets else full for budgets in sets]
         checks = write(source, points, out, several, kind or "onnx", int8, overwrite)
         costs = [*sets[0], *([COSTS["latency"].key] if device_file else [])]
         facts = [

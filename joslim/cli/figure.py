@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from joslim.cli.compare import AtOnce, EngineName, parse_numbers, with_training_flags
-from joslim.cli.train import AsJson, ConfigFile, read_folder, refuse_training_flags, settings_of
+from joslim.cli.flags import AsJson
+from joslim.cli.train import ConfigFile, read_folder, refuse_training_flags, settings_of
 from joslim.errors import UserError
 
 if TYPE_CHECKING:

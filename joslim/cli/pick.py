@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from joslim.cli.budgets import DeviceFile, OwnModel, budgets_of, print_device, with_budgets
+from joslim.cli.flags import (
+    AsJson,
+    By,
+    DeviceFile,
+    ModelOfDevice,
+    budgets_of,
+    print_device,
+    with_budgets,
+)
 
 if TYPE_CHECKING:
     from joslim.front import Front, Point
@@ -18,38 +26,45 @@ if TYPE_CHECKING:
 def pick(
     run: Annotated[Path, typer.Argument(help="The folder of a run.")],
     device_file: DeviceFile = None,
-    model: OwnModel = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    model: ModelOfDevice = None,
+    by: By = None,
+    as_json: AsJson = False,
     **texts: list[str] | None,
 ) -> None:
     """Show the child (subnet) that fits your budgets.
 
-    It is the child of the Pareto front with the least training loss that fits all budgets.
+    It is the best child of the Pareto front that fits all budgets: by validation error, where
+    differences within one standard error are settled by the training loss.
     """
     from joslim.runs.fronts import timed_fronts
 
     budgets = budgets_of(**texts)
     (front,) = timed_fronts([run], [device_file] if device_file else [], model)
-    child = front.pick(**budgets)
+    child = front.pick(by=by, **budgets)
+    better = front.next_better(by=by, **budgets)
     if as_json:
-        typer.echo(json.dumps(to_json(front, child, budgets), indent=2))
+        typer.echo(json.dumps(to_json(child, better, budgets, by or front.by), indent=2))
     else:
-        show(front, child, budgets)
+        show(front, child, better, budgets, by or front.by)
         if device_file:
             print_device(device_file)
 
 
-def to_json(front: Front, child: Point, budgets: dict[str, float]) -> dict[str, Any]:
+def to_json(
+    child: Point, better: Point | None, budgets: dict[str, float], by: str
+) -> dict[str, Any]:
     """The child as in front.json, the rest of the budgets, and the next better child."""
     from joslim.front import exceeded, margins
 
-    record = {**child.to_json(), "margin": margins(child, budgets), "next_better": None}
-    if (better := front.next_better(**budgets)) is not None:
+    record = {**child.to_json(), "by": by, "margin": margins(child, budgets), "next_better": None}
+    if better is not None:
         record["next_better"] = {**better.to_json(), "exceeds": exceeded(better, budgets)}
     return record
 
 
-def show(front: Front, child: Point, budgets: dict[str, float]) -> None:
+def show(
+    front: Front, child: Point, better: Point | None, budgets: dict[str, float], by: str
+) -> None:
     """Print the child beside the largest one, the rest of the budgets, and its channels."""
     from rich.console import Console
     from rich.markup import escape
@@ -74,10 +89,10 @@ def show(front: Front, child: Point, budgets: dict[str, float]) -> None:
         for name, rest in margins(child, budgets).items()
     ]
     console.print(f"left: {', '.join(left)}", soft_wrap=True)
-    better = next_better(front, budgets)
-    console.print(f"next better child by training loss: {better}", soft_wrap=True)
+    words = "none, this is the best one" if better is None else worth(better, budgets)
+    console.print(f"next better child by {title(by)}: {words}", soft_wrap=True)
     channels = Table(title="Channels", title_justify="left")
-    channels.add_column("dim", overflow="fold")
+    channels.add_column("layers", overflow="fold")
     for column in ("channels", "of"):
         channels.add_column(column, justify="right")
     for dim, count in zip(child.widths.space.dims, child.widths.counts):
@@ -85,20 +100,17 @@ def show(front: Front, child: Point, budgets: dict[str, float]) -> None:
     print_table(console, channels)
 
 
-def next_better(front: Front, budgets: dict[str, float]) -> str:
+def worth(better: Point, budgets: dict[str, float]) -> str:
     """The next better child in words: "macs 40.6M (20.6M over) for train loss 0.1234"."""
     from joslim.front import exceeded
     from joslim.results.tables import cells, title
     from joslim.units import format_size
 
-    better = front.next_better(**budgets)
-    if better is None:
-        return "none, this is the best one"
     costs = [
         f"{title(name)} {format_size(name, better.costs[name])} ({format_size(name, over)} over)"
         for name, over in exceeded(better, budgets).items()
     ]
     known = [name for name in ("val_error", "test_error") if getattr(better, name) is not None]
     names = ("train_loss", *known)
-    worth = [f"{title(name)} {text}" for name, text in zip(names, cells(better, names))]
-    return f"{', '.join(costs)} for {', '.join(worth)}"
+    figures = [f"{title(name)} {text}" for name, text in zip(names, cells(better, names))]
+    return f"{', '.join(costs)} for {', '.join(figures)}"

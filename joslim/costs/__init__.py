@@ -169,7 +169,7 @@ def cost(which: str | Callable[[Widths], float], net: SlimmableNet, **options: A
         >>> joslim.cost(channels, net)(net.space.full)
         224.0
     """
-    from joslim.costs.custom import FunctionCost
+    from joslim.costs.base import FunctionCost
     from joslim.slimmable.net import SlimmableNet
 
     if not isinstance(net, SlimmableNet):

@@ -55,35 +55,28 @@ class Conditions:
     def here(cls, net: SlimmableNet, setting: Setting) -> Conditions:
         """The conditions of a measurement with this setting on the device of the network."""
         threads = setting.threads or torch.get_num_threads()
-        return cls(
-            device_name(net),
-            threads,
-            setting.batch,
-            setting.precision,
-            setting.backend,
-            str(torch.__version__),
-            shapes_of(net),
-        )
+        how = (threads, setting.batch, setting.precision, setting.backend)
+        return cls(device_name(net), *how, str(torch.__version__), shapes_of(net))
 
     @classmethod
     def of_json(cls, record: Any) -> Conditions:
-        def name(field: str) -> str:
-            return json_name(json_value(record, field, where), f"{where}.{field}")
-
-        def count(field: str, most: int) -> int:
-            return json_count(json_value(record, field, where), f"{where}.{field}", 1, most)
-
         where = "conditions"
-        threads, batch = count("threads", THREADS_LIMIT), count("batch", BATCH_LIMIT)
+        values = {
+            field: json_value(record, field, where)
+            for field in ("device", "threads", "batch", "precision", "backend", "torch")
+        }
+        for field, most in (("threads", THREADS_LIMIT), ("batch", BATCH_LIMIT)):
+            json_count(values[field], f"{where}.{field}", 1, most)
+        for field in ("device", "precision", "backend", "torch"):
+            json_name(values[field], f"{where}.{field}")
         # `Setting` checks the names.
-        setting = Setting(threads, batch, name("precision"), name("backend"))
+        Setting(values["threads"], values["batch"], values["precision"], values["backend"])
         inputs = []
         for i, row in enumerate(json_rows(record, "inputs", where, most=100, least=0)):
             place = f"{where}.inputs[{i}]"
             sizes = json_rows({"shape": row}, "shape", place, most=20, least=0)
             inputs.append(tuple(json_count(size, place, 0, 10**9) for size in sizes))
-        how = threads, batch, setting.precision, setting.backend
-        return cls(name("device"), *how, name("torch"), tuple(inputs))
+        return cls(**values, inputs=tuple(inputs))
 
     def to_json(self) -> dict[str, Any]:
         return {**vars(self), "inputs": [list(shape) for shape in self.inputs]}
@@ -128,8 +121,7 @@ class DeviceFile:
     def of_json(cls, record: Any) -> DeviceFile:
         if not isinstance(record, dict) or "joslim_latency" not in record:
             raise UserError("it is no device file; joslim latency RUN -o FILE writes one")
-        version = record["joslim_latency"]
-        json_count(version, "file.joslim_latency", 1, VERSION)
+        json_count(record["joslim_latency"], "file.joslim_latency", 1, VERSION)
         conditions = Conditions.of_json(json_value(record, "conditions", "file"))
         space = WidthSpace.of_json(json_value(record, "space", "file"))
         rows = json_rows(record, "children", "file", CHILDREN_LIMIT)

@@ -9,7 +9,7 @@ vectors of channels, so the same counts with channels rounded up are features as
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -165,26 +165,25 @@ class LatencyModel:
 
 
 def _features(blueprint: Blueprint) -> tuple[list[Term], Array]:
-    """The distinct terms of all layers, and [features, terms]: how often each is in a feature."""
-    labelled = list(_labelled_terms(blueprint))
-    labels = list(dict.fromkeys(label for label, _ in labelled))
-    terms = list(dict.fromkeys(term for _, term in labelled))
-    sums = np.zeros((len(labels), len(terms)))
-    rows = {label: row for row, label in enumerate(labels)}
-    columns = {term: column for column, term in enumerate(terms)}
-    for label, term in labelled:
-        sums[rows[label], columns[term]] += 1
-    return terms, sums
+    """The distinct terms of all layers, and [features, terms]: how often each is in a feature.
 
-
-def _labelled_terms(blueprint: Blueprint) -> Iterator[tuple[tuple[object, ...], Term]]:
-    """The terms that take a layer's time; terms with the same label share a weight."""
+    A layer takes time for its multiply-adds, weights and maps. Layers of one kind share a feature.
+    """
+    found: list[tuple[object, Term]] = []
     for layer in blueprint.layers:
         kind = (layer.op, layer.kernel, is_depthwise(layer))
-        yield ("macs", *kind), layer.macs
-        yield ("weights", *kind), layer.weights
-        for position in layer.maps:
-            yield ("maps", *kind), blueprint.maps[position]
+        found.append((("macs", *kind), layer.macs))
+        found.append((("weights", *kind), layer.weights))
+        found += [(("maps", *kind), blueprint.maps[position]) for position in layer.maps]
+    rows: dict[object, int] = {}
+    columns: dict[Term, int] = {}
+    for label, term in found:
+        rows.setdefault(label, len(rows))
+        columns.setdefault(term, len(columns))
+    sums = np.zeros((len(rows), len(columns)))
+    for label, term in found:
+        sums[rows[label], columns[term]] += 1
+    return list(columns), sums
 
 
 def is_depthwise(layer: Layer) -> bool:

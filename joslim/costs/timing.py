@@ -124,9 +124,12 @@ class Stopwatch:
         """Time children: [1 + children, runs] seconds, the full network first, without drift."""
         runs = [self.ready(child) for child in (self.net.space.full, *children)]
         seconds = np.zeros((len(runs), self.repeats, EACH_TURN))
+        timer = time_on_cuda if self.device.type == "cuda" else time_on_cpu
         for turn in range(self.repeats):
             for position, run in enumerate(runs):
-                seconds[position, turn] = self.turn(run)
+                with torch.inference_mode():
+                    run()
+                    seconds[position, turn] = [timer(run) for _ in range(EACH_TURN)]
                 self.done += position > 0
                 if self.watch is not None:
                     self.watch(self.done, self.total)
@@ -145,12 +148,6 @@ class Stopwatch:
             why = reason(error)
             raise UserError(f"latency: a child cannot run here ({how}): {why}") from error
         return run
-
-    def turn(self, run: Forward) -> list[float]:
-        with torch.inference_mode():
-            run()
-            timer = time_on_cuda if self.device.type == "cuda" else time_on_cpu
-            return [timer(run) for _ in range(EACH_TURN)]
 
     def forward(self, child: Widths) -> Forward:
         module = self.net._cut(child).eval()

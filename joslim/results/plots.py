@@ -182,7 +182,7 @@ def _draw_staircase(axes: Axes, front: Front, measure: str, colour: str, marker:
     """Draw the children and the steps between them: a budget in between buys the cheaper child."""
     costs = [point.costs[front.key] for point in front]
     values = [getattr(point, measure) for point in front]
-    picked = [values[best] for best in best_so_far([point.train_loss for point in front])]
+    picked = [values[best] for best in best_so_far(front.ranks())]
     end = max(*front.span, costs[-1])
     axes.step([*costs, end], [*picked, picked[-1]], where="post", color=colour, lw=2, alpha=0.45)
     (dots,) = axes.plot(

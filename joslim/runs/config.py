@@ -3,7 +3,8 @@
 Each setting is declared once, with `setting(...)`, in one of the groups: those of the training
 loop in `joslim/training/settings.py`, all others here. The command line makes its flags from the
 declarations, a configuration file has them as keys, and a wrong value is refused before anything is
-computed. None stands for a value that follows from the data or the network.
+computed. None leaves a value to the recipe, the preset, the data or the network: `resolve` in
+`joslim/runs/setup.py` fills it in, once, and returns a `Resolved` configuration.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from joslim.costs import COSTS
 from joslim.errors import UserError, unknown
 from joslim.files import read_text
 from joslim.runs.recipes import RECIPES, settings_of
@@ -55,8 +57,8 @@ class Network(Settings):
     init: str | None = setting(None, "Trained weights to start from: a .safetensors file.")
     cost: str = setting(
         "macs",
-        "Cost to trade for error: macs, params, memory or latency.",
-        names=keys_of("joslim.costs", "COSTS"),
+        f"Cost to trade for error: {', '.join(COSTS)}.",
+        names=lambda: COSTS,
     )
     device_file: str | None = setting(None, "Measurements of joslim latency, for cost latency.")
     low: float | None = setting(
@@ -206,6 +208,34 @@ class Config(Machine, Evaluation, Sandwich, Search, Optimizer, Images, Network):
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+class Resolved(Config):
+    """A configuration with nothing left open: None means that a setting is off.
+
+    It is made by `resolve` in `joslim/runs/setup.py`, and written to config.json. The settings that
+    are never None in it are annotated again, with that type.
+    """
+
+    recipe: str
+    steps: int
+    batch: int
+    lr: float
+    momentum: float
+    weight_decay: float
+    schedule: str
+    warmup: float
+    label_smoothing: float
+    every: int
+    rescore: int
+    score_images: int
+    log_every: int
+    save_every: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        left_open = [name for name in Resolved.__annotations__ if getattr(self, name) is None]
+        assert not left_open, left_open
 
 
 FIELDS = {item.name: item for item in fields(Config)}

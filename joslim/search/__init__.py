@@ -1,17 +1,15 @@
 """The search for children (subnets) on the Pareto front, while the weights train.
 
-base.py            the base class `Searcher`
+base.py            the base class `Searcher`, and random search
 history.py         the visited children, their losses, and which of them to score again
 gp.py              the Gaussian process that predicts the loss of a child
 cost_targeting.py  target costs, and children that have them
-cost_model.py      costs that are slow to ask
 initial_design.py  the first children
-targeted.py        our search; mobo.py, nsga2.py, random_search.py: the others
+targeted.py        our search; mobo.py, nsga2.py: the others
 greedy.py          AutoSlim's channel removal, which is no `Searcher`
 
-To add a searcher, write a dataclass that inherits from `Searcher` in a file here, and add a line to
-`SEARCHERS`: its fields are its options, and `--searcher` and tests/search/test_searchers.py find it
-in the table.
+A new searcher is a dataclass that inherits from `Searcher` and a line in `SEARCHERS`: its fields
+are its options, and `--searcher` and tests/search/test_searchers.py find it in the table.
 """
 
 from __future__ import annotations
@@ -20,13 +18,12 @@ from dataclasses import fields
 from typing import Any
 
 from joslim.errors import UserError, unknown
-from joslim.search.base import Searcher
+from joslim.search.base import Random, Searcher
 from joslim.search.greedy import greedy_removal, keep_useful
 from joslim.search.history import History, Scored, Scoring, Visit
 from joslim.search.initial_design import starting_children
 from joslim.search.mobo import RandomScalarized, Scalarized
 from joslim.search.nsga2 import Evolution
-from joslim.search.random_search import Random
 from joslim.search.targeted import Targeted
 
 SEARCHERS: dict[str, type[Any]] = {
@@ -71,12 +68,12 @@ def searcher(name: str, **options: Any) -> Searcher:
     if name not in SEARCHERS:
         raise unknown("searcher", str(name), SEARCHERS)
     for option in options:
-        takers = [
-            other
-            for other, kind in SEARCHERS.items()
-            if option in {field.name for field in fields(kind) if field.init}
-        ]
+        takers = [other for other, kind in SEARCHERS.items() if option in _options(kind)]
         if name not in takers:
             instead = f", or type --searcher {takers[0]}" if takers else ""
             raise UserError(f"{option}: searcher {name} has none; leave it out{instead}")
     return SEARCHERS[name](**options)
+
+
+def _options(kind: type[Any]) -> set[str]:
+    return {field.name for field in fields(kind) if field.init}

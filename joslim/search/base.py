@@ -1,13 +1,14 @@
-"""The base class of all searchers, which choose the children to visit next."""
+"""The base class of searchers, and the simplest of them, random search."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from joslim.search.history import History
+from joslim.search.history import History, first_unseen
 from joslim.space import Widths
 
 
@@ -44,3 +45,21 @@ class Searcher(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         assert not state, f"{type(self).__name__} remembers nothing"
+
+
+@dataclass
+class Random(Searcher):
+    """Draw a uniform multiplier for each knob, as BigNAS does in training.
+
+    Attributes:
+        tries: Draws for each proposal, among which an unvisited child is sought.
+    """
+
+    tries: int = 20
+
+    def propose(self, history: History, count: int, rng: np.random.Generator) -> list[Widths]:
+        chosen: list[Widths] = []
+        for _ in range(count):
+            draws = (history.space.random(rng) for _ in range(self.tries))
+            chosen.append(first_unseen(draws, history, chosen))
+        return chosen

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +20,11 @@ from numpy.typing import NDArray
 from joslim.costs import Cost
 from joslim.space import WidthSpace
 
+Array = NDArray[np.float64]
+
 # A path has length 2, so 16 halvings resolve 1/32768 of a knob: finer than any channel count.
 HALVINGS = 16
-# Prices for each path if the cost is slow.
+# Prices for each path if the cost is slow (`Cost.slow`).
 SLOW_PRICES = 6
 # An interpolated position keeps this share of the bracket away from both ends, so that it shrinks.
 END_MARGIN = 0.1
@@ -43,26 +46,17 @@ def uniform_target(cost: Cost, rng: np.random.Generator) -> float:
 
 
 def stratified_targets(
-    cost: Cost,
-    count: int,
-    rng: np.random.Generator,
-    margin: float = 0.0,
-    log_share: float = 0.0,
-) -> NDArray[np.float64]:
+    cost: Cost, count: int, rng: np.random.Generator, margin: float = 0.0, log_share: float = 0.0
+) -> Array:
     """Draw [count] target costs, one in each of `count` equal parts of the cost range.
 
     The paper draws c_i ~ U(l, u) independently to estimate an expectation over c (eq.
     arch_sample). One draw in each part estimates the same expectation with less variance: no round
     leaves a half of the cost range without a child.
 
-    Args:
-        cost: The cost to be targeted.
-        count: Number of targets.
-        rng: Source of randomness.
-        margin: Share of each part that is left out at both of its ends.
-        log_share: Share of the targets that are drawn from equal parts of [log l, log u] instead.
-            Parts of equal cost leave the cheap end almost unvisited if the full child costs many
-            times as much as the smallest one.
+    A share `margin` of each part is left out at both of its ends. A share `log_share` of the
+    targets is drawn from equal parts of [log l, log u] instead: parts of equal cost leave the cheap
+    end almost unvisited if the full child costs many times as much as the smallest one.
     """
     low, high = cost_range(cost)
     places = (np.arange(count) + rng.uniform(margin, 1.0 - margin, size=count)) / count
@@ -72,19 +66,19 @@ def stratified_targets(
     return np.where(rng.random(count) < log_share, low * (high / low) ** places, even)
 
 
-def to_unit(space: WidthSpace, multipliers: NDArray[np.float64]) -> NDArray[np.float64]:
+def to_unit(space: WidthSpace, multipliers: Array) -> Array:
     """[n, knobs] multipliers -> [n, knobs] in [0, 1]."""
     span = 1.0 - space.low
     # A knob that cannot move has no span: it stays at 0.
     return np.divide(multipliers - space.low, span, where=span > 0, out=np.zeros_like(multipliers))
 
 
-def from_unit(space: WidthSpace, points: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[n, knobs] in [0, 1] -> [n, knobs] multipliers."""
+def from_unit(space: WidthSpace, points: Array) -> Array:
+    """[..., knobs] in [0, 1] -> [..., knobs] multipliers."""
     return np.minimum(space.low + points * (1.0 - space.low), 1.0)
 
 
-def path_point(points: NDArray[np.float64], positions: NDArray[np.float64]) -> NDArray[np.float64]:
+def path_point(points: Array, positions: Array) -> Array:
     """[n, knobs], [n] -> [n, knobs]: the place at a position of the path through each point.
 
     Position 0 is the all-low corner, 1 is the point itself, 2 is the all-one corner.
@@ -94,52 +88,30 @@ def path_point(points: NDArray[np.float64], positions: NDArray[np.float64]) -> N
 
 
 def bring_to_cost(
-    cost: Cost,
-    points: NDArray[np.float64],
-    targets: NDArray[np.float64],
-    tolerance: float = 0.0,
-) -> NDArray[np.float64]:
+    cost: Cost, points: Array, targets: Array, tolerance: float = 0.0, prices: int | None = None
+) -> Array:
     """[n, knobs], [n] -> [n, knobs]: the place on each point's path nearest to its target cost.
 
     A point that is within `tolerance` of its target stays there. A target outside of the cost range
-    leads to a corner.
+    leads to a corner. If `prices` is given, at most so many are asked for on each path, the first
+    at the point itself, and positions are interpolated: this is for slow costs, such as
+    measurements, which are smooth along a path apart from their noise.
     """
     brackets = _whole_paths(cost, points)
-    brackets.narrow(targets, tolerance)
-    return path_point(points, brackets.nearest(targets))
-
-
-def bring_slow_to_cost(
-    cost: Cost,
-    points: NDArray[np.float64],
-    targets: NDArray[np.float64],
-    tolerance: float,
-    prices: int = SLOW_PRICES,
-) -> NDArray[np.float64]:
-    """Do the same as `bring_to_cost` with at most `prices` prices for each point.
-
-    The first price is that of the point itself. Positions are interpolated, because a measured cost
-    is smooth along a path, apart from its noise.
-    """
-    brackets = _whole_paths(cost, points)
-    brackets.narrow(targets, tolerance, prices, interpolate=True)
+    brackets.narrow(targets, tolerance, prices or HALVINGS, interpolate=prices is not None)
     return path_point(points, brackets.nearest(targets))
 
 
 def bring_by_one_knob(
-    cost: Cost,
-    points: NDArray[np.float64],
-    knob: NDArray[np.int64],
-    targets: NDArray[np.float64],
-    tolerance: float = 0.0,
-) -> NDArray[np.float64]:
+    cost: Cost, points: Array, knob: NDArray[np.int64], targets: Array, tolerance: float = 0.0
+) -> Array:
     """[n, knobs], [n], [n] -> [n, knobs]: move one knob of each point to meet its target cost.
 
     The other knobs stay. Together with a change of some knob this exchanges one width for another,
     which no path through the corners does.
     """
 
-    def moved(rows: NDArray[np.int64], position: NDArray[np.float64]) -> NDArray[np.float64]:
+    def moved(rows: NDArray[np.int64], position: Array) -> Array:
         result = points[rows]
         result[np.arange(len(rows)), knob[rows]] = position
         return result
@@ -152,8 +124,8 @@ def bring_by_one_knob(
 
 
 def bring_by_single_knobs(
-    cost: Cost, points: NDArray[np.float64], target: float, tolerance: float = 0.0
-) -> NDArray[np.float64]:
+    cost: Cost, points: Array, target: float, tolerance: float = 0.0
+) -> Array:
     """[n, knobs] -> [n, knobs]: approach the target by raising one knob after the other.
 
     A path moves all knobs at once. If the cost is that of the worst layer, a path jumps over levels
@@ -179,19 +151,16 @@ def bring_by_single_knobs(
     return nearest
 
 
-@dataclass(frozen=True)
-class _Raised:
+class _Raised(NamedTuple):
     """Points after one knob of each was raised."""
 
-    nearest: NDArray[np.float64]  # [n, knobs], as near to the target as one knob goes
-    misses: NDArray[np.float64]  # [n], distances of `nearest` from the target
-    below: NDArray[np.float64]  # [n, knobs], as expensive as one knob makes them below the target
-    costs: NDArray[np.float64]  # [n], costs of `below`
+    nearest: Array  # [n, knobs], as near to the target as one knob goes
+    misses: Array  # [n], distances of `nearest` from the target
+    below: Array  # [n, knobs], as expensive as one knob makes them below the target
+    costs: Array  # [n], costs of `below`
 
 
-def _raise_one_knob(
-    cost: Cost, points: NDArray[np.float64], costs: NDArray[np.float64], target: float
-) -> _Raised:
+def _raise_one_knob(cost: Cost, points: Array, costs: Array, target: float) -> _Raised:
     n, knobs = points.shape
     # One path for each pair of a point and a knob.
     starts, ends = np.repeat(points, knobs, axis=0), np.repeat(points, knobs, axis=0)
@@ -209,9 +178,7 @@ def _raise_one_knob(
     # A knob that stays below the target at full width is raised to full width.
     fits = brackets.high_cost <= target
     brackets.low[fits], brackets.low_cost[fits] = brackets.high[fits], brackets.high_cost[fits]
-    misses = np.minimum(
-        np.abs(brackets.low_cost - target), np.abs(brackets.high_cost - target)
-    ).reshape(n, knobs)
+    misses = brackets.misses(targets).reshape(n, knobs)
     first = np.arange(n) * knobs
     near = first + misses.argmin(axis=1)
     below = first + brackets.low_cost.reshape(n, knobs).argmax(axis=1)
@@ -229,23 +196,18 @@ class _Brackets:
 
     cost: Cost
     # Rows [m] and positions [m] on their paths -> points [m, knobs].
-    point: Callable[[NDArray[np.int64], NDArray[np.float64]], NDArray[np.float64]]
-    low: NDArray[np.float64]  # [n] positions
-    high: NDArray[np.float64]
-    low_cost: NDArray[np.float64]  # [n]
-    high_cost: NDArray[np.float64]
+    point: Callable[[NDArray[np.int64], Array], Array]
+    low: Array  # [n] positions
+    high: Array
+    low_cost: Array  # [n]
+    high_cost: Array
 
     def narrow(
-        self,
-        targets: NDArray[np.float64],
-        tolerance: float,
-        prices: int = HALVINGS,
-        interpolate: bool = False,
+        self, targets: Array, tolerance: float, prices: int = HALVINGS, interpolate: bool = False
     ) -> None:
         """Ask for at most `prices` prices on each path, and stop where one end is near enough."""
         for _ in range(prices):
-            misses = np.minimum(np.abs(self.low_cost - targets), np.abs(self.high_cost - targets))
-            active = np.flatnonzero(misses > tolerance)
+            active = np.flatnonzero(self.misses(targets) > tolerance)
             if len(active) == 0:
                 break
             if interpolate:
@@ -259,9 +221,7 @@ class _Brackets:
             rows = active[~above]
             self.low[rows], self.low_cost[rows] = position[~above], found[~above]
 
-    def _interpolated(
-        self, rows: NDArray[np.int64], targets: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+    def _interpolated(self, rows: NDArray[np.int64], targets: Array) -> Array:
         low, high, low_cost = self.low[rows], self.high[rows], self.low_cost[rows]
         rise = self.high_cost[rows] - low_cost
         share = np.divide(targets - low_cost, rise, where=rise > 0, out=np.full(len(rise), 0.5))
@@ -270,13 +230,17 @@ class _Brackets:
         share = np.where((low == 0.0) & (high == 2.0), 0.5, share)
         return low + share * (high - low)
 
-    def nearest(self, targets: NDArray[np.float64]) -> NDArray[np.float64]:
+    def misses(self, targets: Array) -> Array:
+        """Return the distance of the nearer end from its target, on each path."""
+        return np.minimum(np.abs(self.low_cost - targets), np.abs(self.high_cost - targets))
+
+    def nearest(self, targets: Array) -> Array:
         """Return the position of the end that is nearer to its target, on each path."""
         low_is_nearer = np.abs(self.low_cost - targets) <= np.abs(self.high_cost - targets)
         return np.where(low_is_nearer, self.low, self.high)
 
 
-def _whole_paths(cost: Cost, points: NDArray[np.float64]) -> _Brackets:
+def _whole_paths(cost: Cost, points: Array) -> _Brackets:
     n, space = len(points), cost.space
     corners = (np.full(n, float(cost(corner))) for corner in (space.smallest, space.full))
     return _Brackets(
@@ -288,18 +252,28 @@ def _whole_paths(cost: Cost, points: NDArray[np.float64]) -> _Brackets:
     )
 
 
-def raise_free(
-    cost: Cost, points: NDArray[np.float64], rng: np.random.Generator
-) -> NDArray[np.float64]:
+def raise_free(cost: Cost, points: Array, rng: np.random.Generator) -> Array:
     """[n, knobs] -> [n, knobs]: raise the knobs that can be raised at no cost.
 
     The memory footprint is that of the worst layer alone, so many channels of other layers are
     free. If a cost has no such flat regions, this ends after pricing each knob once.
     """
+    n, knobs = points.shape
     price = _prices(cost, points)
+    # Find the knobs that can be raised by the smallest share at no cost, in one point at least. The
+    # raise must add a channel: one that is lost in the rounding of the counts is always free.
+    higher = np.repeat(points[:, None], knobs, axis=1)
+    each = np.arange(knobs)
+    higher[:, each, each] += RAISE_SHARES[-1] * (1.0 - higher[:, each, each])
+    rows = from_unit(cost.space, higher.reshape(n * knobs, knobs))
+    counts = cost.space.counts(rows).reshape(n, knobs, -1)
+    wider = (counts != cost.space.counts(from_unit(cost.space, points))[:, None]).any(axis=2)
+    prices = np.asarray(cost.of(rows), dtype=np.float64).reshape(n, knobs)
+    free_knobs = np.flatnonzero((wider & (prices <= price[:, None])).any(axis=0))
+
     points = points.copy()
-    for knob in rng.permutation(_free_knobs(cost, points, price)):
-        waiting = np.ones(len(points), dtype=bool)
+    for knob in rng.permutation(free_knobs):
+        waiting = np.ones(n, dtype=bool)
         for share in RAISE_SHARES:
             higher = points.copy()
             higher[waiting, knob] += share * (1.0 - higher[waiting, knob])
@@ -309,23 +283,5 @@ def raise_free(
     return points
 
 
-def _free_knobs(
-    cost: Cost, points: NDArray[np.float64], price: NDArray[np.float64]
-) -> NDArray[np.int64]:
-    """Find the knobs that can be raised by the smallest share at no cost, in one point at least.
-
-    The raise must add a channel: one that is lost in the rounding of the counts is always free.
-    """
-    n, knobs = points.shape
-    higher = np.repeat(points[:, None], knobs, axis=1)
-    each = np.arange(knobs)
-    higher[:, each, each] += RAISE_SHARES[-1] * (1.0 - higher[:, each, each])
-    rows = from_unit(cost.space, higher.reshape(n * knobs, knobs))
-    counts = cost.space.counts(rows).reshape(n, knobs, -1)
-    wider = (counts != cost.space.counts(from_unit(cost.space, points))[:, None]).any(axis=2)
-    prices = np.asarray(cost.of(rows), dtype=np.float64).reshape(n, knobs)
-    return np.flatnonzero((wider & (prices <= price[:, None])).any(axis=0))
-
-
-def _prices(cost: Cost, points: NDArray[np.float64]) -> NDArray[np.float64]:
+def _prices(cost: Cost, points: Array) -> Array:
     return np.asarray(cost.of(from_unit(cost.space, points)), dtype=np.float64)

@@ -24,6 +24,8 @@ from torch import Tensor
 
 log = logging.getLogger("joslim")
 
+Array = NDArray[np.float64]
+
 # Priors of the logarithms are normal: (mean, deviation). The mean of a length scale grows with the
 # root of the number of knobs, as distances in the cube do (arXiv 2402.02229; BoTorch's defaults).
 LENGTH_MEAN, LENGTH_DEVIATION = math.sqrt(2), math.sqrt(3)
@@ -32,6 +34,8 @@ NOISE_PRIOR = (-4.0, 1.0)
 # Bounds of theta. Beyond them a kernel is constant or diagonal, and exp() would soon overflow.
 LIMIT = 12.0
 JITTER = 1e-6
+# Steps of L-BFGS in a fit.
+ITERATIONS = 50
 # Hyper-parameters are fitted again when the number of points has grown by this share since the last
 # fit. Below `FEW` points they are fitted at every call, because that takes almost no time.
 GROWTH = 0.1
@@ -44,7 +48,7 @@ class SurrogateFailed(ArithmeticError):
     """The GP fit failed or gave non-finite predictions."""
 
 
-def transform_losses(losses: NDArray[np.float64]) -> NDArray[np.float64]:
+def transform_losses(losses: Array) -> Array:
     """[n] -> [n]: bring losses to a scale on which a Gaussian process can tell good ones apart.
 
     Positive losses become logarithms, because the training losses of small and large children
@@ -71,12 +75,7 @@ class Surrogate:
 
     @classmethod
     def fit(
-        cls,
-        matrix: NDArray[np.float64],
-        values: NDArray[np.float64],
-        start: tuple[float, ...] | None = None,
-        most: int = 500,
-        iterations: int = 50,
+        cls, matrix: Array, values: Array, start: tuple[float, ...] | None = None, most: int = 500
     ) -> Surrogate:
         """Fit a process to [n, knobs] points of the unit cube and their [n] values.
 
@@ -86,13 +85,11 @@ class Surrogate:
         x, y, shift, scale = _standardised(matrix, values)
         # Spread evenly over early and late visits.
         some = torch.linspace(0, len(x) - 1, min(len(x), most)).round().long()
-        theta = _fitted(x[some], y[some], start, iterations)
+        theta = _fitted(x[some], y[some], start)
         return cls.conditioned(theta, x, y, shift, scale)
 
     @classmethod
-    def with_theta(
-        cls, theta: tuple[float, ...], matrix: NDArray[np.float64], values: NDArray[np.float64]
-    ) -> Surrogate:
+    def with_theta(cls, theta: tuple[float, ...], matrix: Array, values: Array) -> Surrogate:
         """Condition a process with these hyper-parameters on points and values, without a fit."""
         x, y, shift, scale = _standardised(matrix, values)
         return cls.conditioned(torch.tensor(theta, dtype=torch.float64), x, y, shift, scale)
@@ -108,9 +105,7 @@ class Surrogate:
             raise SurrogateFailed("a value of the surrogate is not finite")
         return cls(tuple(theta.tolist()), shift, scale, x, cholesky, weights)
 
-    def posterior(
-        self, matrix: NDArray[np.float64]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def posterior(self, matrix: Array) -> tuple[Array, Array]:
         """[m, knobs] -> mean [m] and standard deviation [m] of the value without noise."""
         mean, sigma = self.moments(torch.from_numpy(matrix.copy()))
         if not (mean.isfinite().all() and sigma.isfinite().all()):
@@ -136,9 +131,7 @@ class Hyperparameters:
     # Number of points at the last fit.
     size: int = 0
 
-    def surrogate(
-        self, matrix: NDArray[np.float64], values: NDArray[np.float64], size: int, most: int
-    ) -> Surrogate:
+    def surrogate(self, matrix: Array, values: Array, size: int, most: int) -> Surrogate:
         """Return the process of these points, which are a part of `size`; fit it if that is due."""
         known = self.theta is not None and len(self.theta) == matrix.shape[1] + 2
         if known and size >= FEW and self.size <= size < (1 + GROWTH) * self.size:
@@ -217,9 +210,7 @@ def _covariance(theta: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return signal, slope, cholesky
 
 
-def _standardised(
-    matrix: NDArray[np.float64], values: NDArray[np.float64]
-) -> tuple[Tensor, Tensor, float, float]:
+def _standardised(matrix: Array, values: Array) -> tuple[Tensor, Tensor, float, float]:
     """Return the points, values of mean 0 and deviation 1, and the original mean and deviation."""
     with np.errstate(over="ignore", invalid="ignore"):
         shift, scale = float(values.mean()), float(values.std()) or 1.0
@@ -229,7 +220,7 @@ def _standardised(
     return torch.from_numpy(matrix.copy()), torch.from_numpy(y), shift, scale
 
 
-def _fitted(x: Tensor, y: Tensor, start: tuple[float, ...] | None, iterations: int) -> Tensor:
+def _fitted(x: Tensor, y: Tensor, start: tuple[float, ...] | None) -> Tensor:
     """Return the fitted theta, or `start` or the means of the prior if the fit fails."""
     means = prior(x.shape[1])[0]
     fallback, name = means, "priors"
@@ -238,7 +229,7 @@ def _fitted(x: Tensor, y: Tensor, start: tuple[float, ...] | None, iterations: i
     try:
         # The last fit is a good start, unless the prior explains the data better.
         values = [negative_log_posterior(theta, x, y)[0] for theta in (fallback, means)]
-        theta = _maximise(fallback if values[0] <= values[1] else means, x, y, iterations)
+        theta = _maximise(fallback if values[0] <= values[1] else means, x, y)
         if theta.isfinite().all():
             return theta
         reason = "not finite"
@@ -248,11 +239,11 @@ def _fitted(x: Tensor, y: Tensor, start: tuple[float, ...] | None, iterations: i
     return fallback
 
 
-def _maximise(theta: Tensor, x: Tensor, y: Tensor, iterations: int) -> Tensor:
+def _maximise(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
     theta = theta.clone()
     optimizer = torch.optim.LBFGS(
         [theta],
-        max_iter=iterations,
+        max_iter=ITERATIONS,
         tolerance_grad=1e-2,
         tolerance_change=1e-3,
         line_search_fn="strong_wolfe",

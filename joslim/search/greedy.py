@@ -12,11 +12,12 @@ from joslim.costs import Cost
 from joslim.search.cost_targeting import from_unit
 from joslim.space import Widths, WidthSpace
 
-LossOf = Callable[[list[Widths]], list[float]]
-
 
 def greedy_removal(
-    space: WidthSpace, cost: Cost, loss_of: LossOf, pieces: int = 10
+    space: WidthSpace,
+    cost: Cost,
+    loss_of: Callable[[list[Widths]], list[float]],
+    pieces: int = 10,
 ) -> list[Widths]:
     """Return a sequence of children from the full one to the smallest, by removing channels.
 
@@ -53,7 +54,7 @@ def removals(
         option = parts.copy()
         while option[knob] > 0:
             option[knob] -= 1
-            if space.at(from_unit(space, option[None] / pieces)[0]) != current:
+            if space.at(from_unit(space, option / pieces)) != current:
                 options.append(option)
                 break
     return np.array(options)

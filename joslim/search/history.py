@@ -11,7 +11,7 @@ and `Estimates` predicts how the losses of all other children have changed since
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,8 @@ from joslim.costs import Cost
 from joslim.errors import UserError
 from joslim.front import non_dominated
 from joslim.space import Widths, WidthSpace
+
+Array = NDArray[np.float64]
 
 # A re-scoring budget without a limit, as in Algorithm 1, line 4.
 ALL = 10**9
@@ -51,10 +53,10 @@ class Scored:
     """The children that have a loss, as the arrays that a search learns from."""
 
     ids: NDArray[np.int64]
-    matrix: NDArray[np.float64]  # [n, knobs] multipliers
-    costs: NDArray[np.float64]  # [n]
-    losses: NDArray[np.float64]  # [n], the latest of each child
-    estimates: NDArray[np.float64]  # [n], the latest losses corrected for drift, see `Estimates`
+    matrix: Array  # [n, knobs] multipliers
+    costs: Array  # [n]
+    losses: Array  # [n], the latest of each child
+    estimates: Array  # [n], the latest losses corrected for drift, see `Estimates`
     steps: NDArray[np.int64]  # [n], when the latest loss was measured
 
     def __len__(self) -> int:
@@ -110,8 +112,8 @@ class History:
             step: The present step of the training.
         """
         if widths not in self._ids:
-            self._ids[widths] = len(self.visits)
-            self.visits.append(Visit(widths, self.cost(widths), step))
+            self.visits.append(Visit(widths, self.cost(widths), step))  # a cost may raise
+            self._ids[widths] = len(self.visits) - 1
         return self._ids[widths]
 
     def record(self, losses: Mapping[int, float], step: int) -> None:
@@ -224,6 +226,14 @@ def first_unseen(
     return first
 
 
+def unseen(children: Sequence[Widths], history: History, count: int) -> list[Widths]:
+    """Return `count` of the children, as far as possible ones that were not visited."""
+    chosen: list[Widths] = []
+    for _ in range(count):
+        chosen.append(first_unseen(children, history, chosen))
+    return chosen
+
+
 def children_to_rescore(history: History, budget: int) -> list[int]:
     """Choose the children to score in this round, as at most `budget` ids.
 
@@ -259,19 +269,23 @@ class Estimates:
         self._values = np.full(64, np.nan)
         self._logarithmic = True
 
-    def __getitem__(self, children: NDArray[np.int64]) -> NDArray[np.float64]:
+    def __getitem__(self, children: NDArray[np.int64]) -> Array:
         values = self._values[children]
         return np.exp(values) if self._logarithmic else values
 
-    def update(self, children: NDArray[np.int64], losses: NDArray[np.float64]) -> None:
+    def update(self, children: NDArray[np.int64], losses: Array) -> None:
         """Add new losses. A child whose loss is not finite loses its estimate."""
         missing = int(children.max()) + 1 - len(self._values)
         if missing > 0:
-            room = max(missing, len(self._values))
-            self._values = np.concatenate([self._values, np.full(room, np.nan)])
+            more = np.full(max(missing, len(self._values)), np.nan)
+            self._values = np.concatenate([self._values, more])
         finite = np.isfinite(losses)
         measured, now = children[finite], losses[finite]
-        self._choose_scale(now)
+        positive = not (now <= 0).any()
+        if self._logarithmic and not positive:
+            self._values, self._logarithmic = np.exp(self._values), False
+        elif positive and not self._logarithmic and not (self._values <= 0).any():
+            self._values, self._logarithmic = np.log(self._values), True
         now = np.log(now) if self._logarithmic else now
         again = ~np.isnan(self._values[measured])
         if again.any():
@@ -281,30 +295,12 @@ class Estimates:
         self._values[measured] = now
         self._values[children[~finite]] = np.nan
 
-    def _choose_scale(self, losses: NDArray[np.float64]) -> None:
-        positive = not (losses <= 0).any()
-        if self._logarithmic and not positive:
-            self._values, self._logarithmic = np.exp(self._values), False
-        elif positive and not self._logarithmic and not (self._values <= 0).any():
-            self._values, self._logarithmic = np.log(self._values), True
 
+def _carried_over(before: Array, now: Array, stale: Array, variance: float) -> Array:
+    """Estimate the present values of stale losses [n] from children that were scored again.
 
-def _carried_over(
-    before: NDArray[np.float64],
-    now: NDArray[np.float64],
-    stale: NDArray[np.float64],
-    variance: float,
-) -> NDArray[np.float64]:
-    """Estimate the present values of stale losses from children that were scored again.
-
-    Fits now = shift + slope * before by least squares; with few or equal pairs the slope stays
-    near 1.
-
-    Args:
-        before: [m] losses of the children that were scored again.
-        now: [m] their losses at present.
-        stale: [n] losses to bring up to date.
-        variance: Variance of all losses before.
+    Fits now = shift + slope * before to the [m] pairs by least squares; with few or equal pairs the
+    slope stays near 1. `variance` is that of all losses before.
     """
     pull = PSEUDO_PAIRS * variance
     covariance = ((before - before.mean()) * (now - now.mean())).sum() + pull

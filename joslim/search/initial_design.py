@@ -8,15 +8,13 @@ from numpy.typing import NDArray
 from torch.quasirandom import SobolEngine
 
 from joslim.costs import Cost
-from joslim.search.cost_model import is_slow
 from joslim.search.cost_targeting import (
-    bring_slow_to_cost,
     bring_to_cost,
     cost_range,
     from_unit,
     stratified_targets,
 )
-from joslim.search.history import History, first_unseen
+from joslim.search.history import History, unseen
 from joslim.space import Widths, WidthSpace
 
 # Distances from the targets that are near enough, as shares of the full cost.
@@ -46,10 +44,8 @@ def starting_children(
     # The margin keeps the targets away from the corners.
     targets = rng.permutation(stratified_targets(cost, others, rng, margin=0.25))
     full, directions = cost_range(cost)[1], sobol_points(len(space), others, rng)
-    if is_slow(cost):
-        points = bring_slow_to_cost(cost, directions, targets, SLOW_TOLERANCE * full, SLOW_PRICES)
-    else:
-        points = bring_to_cost(cost, directions, targets, TOLERANCE * full)
+    tolerance, prices = (SLOW_TOLERANCE, SLOW_PRICES) if cost.slow else (TOLERANCE, None)
+    points = bring_to_cost(cost, directions, targets, tolerance * full, prices)
     return corners + [space.at(row) for row in from_unit(space, points)]
 
 
@@ -68,7 +64,4 @@ def unseen_starting_children(
     """Return `count` starting children that are not in the history, as far as possible."""
     # Two more than needed, because the two corners are visited first.
     children = starting_children(history.space, history.cost, rng, count + 2)
-    chosen: list[Widths] = []
-    for _ in range(count):
-        chosen.append(first_unseen(children, history, chosen))
-    return chosen
+    return unseen(children, history, count)

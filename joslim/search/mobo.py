@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import Any, Generic, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,16 +33,12 @@ from joslim.space import Widths
 
 log = logging.getLogger("joslim")
 
-Child = TypeVar("Child")
+Array = NDArray[np.float64]
+Span = tuple[float, float]
 
 
 def scalarize(
-    weight: float | Tensor,
-    loss: Tensor,
-    cost: Tensor,
-    losses: tuple[float, float],
-    costs: tuple[float, float],
-    rho: float = 0.05,
+    weight: float, loss: Tensor, cost: Tensor, losses: Span, costs: Span, rho: float = 0.05
 ) -> Tensor:
     """Combine the [n] bounds of the loss and of the cost into [n] numbers to be minimised.
 
@@ -53,50 +49,41 @@ def scalarize(
     where y is (loss, cost), scaled to [0, 1] by the least and the greatest value in the history:
     `losses` and `costs`.
     """
-    weighted_loss = (1 - weight) * _normalised(loss, losses)
-    weighted_cost = weight * _normalised(cost, costs)
+    # If all children are equal there is no scale.
+    scaled_loss = (loss - losses[0]) / ((losses[1] - losses[0]) or 1.0)
+    scaled_cost = (cost - costs[0]) / ((costs[1] - costs[0]) or 1.0)
+    weighted_loss, weighted_cost = (1 - weight) * scaled_loss, weight * scaled_cost
     greater = torch.maximum(weighted_loss, weighted_cost)
     return greater + rho * (weighted_loss + weighted_cost)
 
 
-def _normalised(values: Tensor, span: tuple[float, float]) -> Tensor:
-    low, high = span
-    # If all children are equal there is no scale.
-    return (values - low) / ((high - low) or 1.0)
-
-
-@dataclass(frozen=True)
-class Found(Generic[Child]):
+class Found(NamedTuple):
     """The child nearest to the target of a bisection, and the number of minimisations."""
 
-    child: Child
+    child: Any
     miss: float  # its distance from the target, as a share of the full cost
     tries: int
 
 
 def bisect(
-    solve: Callable[[float], tuple[Child, float]],
+    solve: Callable[[float], tuple[Any, float]],
     target: float,
     full: float,
     epsilon: float,
     most: int,
-) -> Found[Child]:
+) -> Found:
     """Bisect lambda until a child is within epsilon of the target (Algorithm 2).
 
-    Args:
-        solve: Returns the child for a lambda, and its cost.
-        target: Cost that the child should have.
-        full: Cost of the full network, of which epsilon is a share.
-        epsilon: Allowed distance from the target.
-        most: Largest number of calls of `solve`. After them the nearest child is returned; its
-            `miss` then exceeds epsilon.
+    `solve` returns the child for a lambda, and its cost; it is called at most `most` times. If the
+    target was not met by then, the nearest child is returned, with a `miss` above epsilon. Misses
+    and epsilon are shares of the cost `full` of the full network.
     """
     weight, low, high = 0.5, 0.0, 1.0
-    nearest: Found[Child] | None = None
+    nearest = Found(None, np.inf, 0)
     for tries in range(1, most + 1):
         child, price = solve(weight)
         miss = abs(price - target) / full
-        if nearest is None or miss < nearest.miss:
+        if miss < nearest.miss:
             nearest = Found(child, miss, tries)
         if miss <= epsilon:
             break
@@ -105,13 +92,12 @@ def bisect(
         else:
             high = weight
         weight = (low + high) / 2
-    assert nearest is not None, "at least one call must be allowed"
-    return Found(nearest.child, nearest.miss, tries)
+    return nearest._replace(tries=tries)
 
 
 @dataclass
 class Scalarized(Searcher):
-    """MOBO-TS2; with `targeted` off MOBO-RS, which draws lambda uniformly.
+    """MOBO-TS2: lambda is bisected until the child has a random target cost.
 
     Attributes:
         optimistic: If true, the bound is mean - sqrt(beta) sigma, so that uncertainty attracts. If
@@ -132,7 +118,6 @@ class Scalarized(Searcher):
         solved: Number of minimisations.
     """
 
-    targeted: bool = True
     optimistic: bool = True
     ard: bool = True
     beta: float = 0.1
@@ -164,16 +149,11 @@ class Scalarized(Searcher):
             return unseen_starting_children(history, count, rng)
         with borrowed_generator(rng):
             # Both processes are fitted once for all children of a round (Algorithm 1, line 5).
-            problem = _Problem.fitted(self, history, scored, self._thetas)
+            problem = _Problem(self, history, scored, self._thetas)
             self._thetas = [problem.loss.theta, problem.cost.theta]
-            choose = self._at_target if self.targeted else self._at_random
-            return [choose(problem, rng) for _ in range(count)]
+            return [self._choose(problem, rng) for _ in range(count)]
 
-    def _at_random(self, problem: _Problem, rng: np.random.Generator) -> Widths:
-        self.solved += 1
-        return problem.solve(rng.uniform())[0]
-
-    def _at_target(self, problem: _Problem, rng: np.random.Generator) -> Widths:
+    def _choose(self, problem: _Problem, rng: np.random.Generator) -> Widths:
         cost = problem.history.cost
         target = uniform_target(cost, rng)
         full = abs(cost(cost.space.full)) or 1.0
@@ -199,72 +179,52 @@ class Scalarized(Searcher):
         self._thetas = [tuple(theta) for theta in state["thetas"]]
 
 
-@dataclass
 class RandomScalarized(Scalarized):
     """MOBO-RS: lambda is drawn at random, and there is no target cost."""
 
-    targeted: bool = False
+    def _choose(self, problem: _Problem, rng: np.random.Generator) -> Widths:
+        self.solved += 1
+        return problem.solve(rng.uniform())[0]
 
 
-@dataclass
 class _Problem:
     """The two Gaussian processes of one round, and the minimisation for one weight."""
 
-    options: Scalarized
-    history: History
-    loss: Surrogate
-    cost: Surrogate
-    losses: tuple[float, float]
-    costs: tuple[float, float]
-
-    @classmethod
-    def fitted(
-        cls,
+    def __init__(
+        self,
         options: Scalarized,
         history: History,
         scored: Scored,
         starts: Sequence[tuple[float, ...]] = (),
-    ) -> _Problem:
+    ) -> None:
+        self.options, self.history = options, history
         points = to_unit(history.space, scored.matrix)
-        loss, cost = (
-            fit_process(points, values, options.ard, options.fit_iterations, start)
-            for values, start in zip((scored.estimates, scored.costs), [*starts, None, None])
+        values = (scored.estimates, scored.costs)
+        self.loss, self.cost = (
+            fit_process(points, v, options.ard, options.fit_iterations, start)
+            for v, start in zip(values, [*starts, None, None])
         )
-        spans = [(float(v.min()), float(v.max())) for v in (scored.estimates, scored.costs)]
-        return cls(options, history, loss, cost, *spans)
+        self.losses, self.costs = ((float(v.min()), float(v.max())) for v in values)
 
     def solve(self, weight: float) -> tuple[Widths, float]:
         """Return the child that minimises the bounds (Algorithm 2, line 4), and its cost."""
-        point = minimise(
-            lambda x: self.scalarized_bounds(weight, x),
-            len(self.history.space),
-            self.options.restarts,
-            self.options.raw_samples,
-            self.options.iterations,
-        )
-        child = self.history.space.at(from_unit(self.history.space, point[None])[0])
+        options, space = self.options, self.history.space
+        limits = (options.restarts, options.raw_samples, options.iterations)
+        point = minimise(lambda x: self.scalarized_bounds(weight, x), len(space), *limits)
+        child = space.at(from_unit(space, point))
         return child, float(self.history.cost(child))
 
     def scalarized_bounds(self, weight: float, x: Tensor) -> Tensor:
         """[n, knobs] points of the unit cube -> [n]."""
-        root = float(np.sqrt(self.options.beta))
-        deviations = -root if self.options.optimistic else root
-        loss, cost = (bound(process, x, deviations) for process in (self.loss, self.cost))
+        # Optimistic: the lower bound. Uncertainty then attracts, else it repels.
+        deviations = (-1 if self.options.optimistic else 1) * float(np.sqrt(self.options.beta))
+        moments = (process.moments(x) for process in (self.loss, self.cost))
+        loss, cost = (mean + deviations * sigma for mean, sigma in moments)
         return scalarize(weight, loss, cost, self.losses, self.costs, self.options.rho)
 
 
-def bound(process: Surrogate, x: Tensor, deviations: float) -> Tensor:
-    """[n, knobs] -> [n]: the mean plus this number of standard deviations."""
-    mean, sigma = process.moments(x)
-    return mean + deviations * sigma
-
-
 def fit_process(
-    points: NDArray[np.float64],
-    values: NDArray[np.float64],
-    ard: bool,
-    iterations: int,
-    start: tuple[float, ...] | None = None,
+    points: Array, values: Array, ard: bool, iterations: int, start: tuple[float, ...] | None = None
 ) -> Surrogate:
     """Fit a Gaussian process with BoTorch: Matérn-5/2, standardised, in double precision.
 
@@ -285,11 +245,7 @@ def fit_process(
 
 
 def fit_botorch(
-    points: NDArray[np.float64],
-    values: NDArray[np.float64],
-    ard: bool,
-    iterations: int,
-    start: tuple[float, ...] | None = None,
+    points: Array, values: Array, ard: bool, iterations: int, start: tuple[float, ...] | None = None
 ) -> Any:
     """Return a fitted SingleTaskGP. `start` is the theta of an earlier fit (see gp.py)."""
     from botorch.exceptions.errors import ModelFittingError
@@ -327,12 +283,8 @@ def minimise(
     restarts: int,
     raw_samples: int,
     iterations: int,
-) -> NDArray[np.float64]:
-    """Minimise a function from [n, knobs] points of the unit cube to [n] values.
-
-    Returns:
-        The best point, of shape [knobs].
-    """
+) -> Array:
+    """Find the point [knobs] of the unit cube where a function [n, knobs] -> [n] is least."""
     from botorch.acquisition.acquisition import AcquisitionFunction
     from botorch.optim.optimize import optimize_acqf
 

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joslim.errors import UserError
-from joslim.search.base import Searcher
-from joslim.search.history import History, Scored, first_unseen
-from joslim.search.random_search import Random
+from joslim.search.base import Random, Searcher
+from joslim.search.history import History, Scored, unseen
 from joslim.space import Widths
 
 
@@ -40,10 +39,7 @@ class Evolution(Searcher):
             return Random().propose(history, count, rng)
         offspring = self._breed(history, scored, self.tries * count, rng)
         children = [history.space.at(row) for row in offspring]
-        chosen: list[Widths] = []
-        for _ in range(count):
-            chosen.append(first_unseen(children, history, chosen))
-        return chosen
+        return unseen(children, history, count)
 
     def _breed(
         self, history: History, scored: Scored, count: int, rng: np.random.Generator
@@ -57,12 +53,10 @@ class Evolution(Searcher):
 
         space = history.space
         problem = Problem(n_var=len(space), n_obj=2, xl=space.low, xu=np.ones(len(space)))
-        everyone = Population.new(
-            X=scored.matrix, F=np.stack([scored.estimates, scored.costs], axis=1)
-        )
-        survivors = RankAndCrowding().do(
-            problem, everyone, n_survive=self.population, random_state=rng
-        )
+        objectives = np.stack([scored.estimates, scored.costs], axis=1)
+        everyone = Population.new(X=scored.matrix, F=objectives)
+        survival = RankAndCrowding()
+        survivors = survival.do(problem, everyone, n_survive=self.population, random_state=rng)
         winners = tournament(survivors.get("rank"), survivors.get("crowding"), 2 * count, rng)
         pairs = winners.reshape(count, 2)
         young = SBX(n_offsprings=1).do(problem, survivors, parents=pairs, random_state=rng)
@@ -71,15 +65,11 @@ class Evolution(Searcher):
 
 
 def tournament(
-    ranks: NDArray[np.int64],
-    crowding: NDArray[np.float64],
-    count: int,
-    rng: np.random.Generator,
+    ranks: NDArray[np.int64], crowding: NDArray[np.float64], count: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
     """[n], [n] -> [count] winners of random pairs: the lower rank, then the larger distance."""
     order = np.lexsort((-crowding.astype(np.float64), ranks))
-    place = np.empty(len(order), dtype=np.int64)
-    place[order] = np.arange(len(order))
+    place = np.argsort(order)
     rivals = rng.integers(len(order), size=(count, 2))
     first_wins = place[rivals[:, 0]] <= place[rivals[:, 1]]
     return np.where(first_wins, rivals[:, 0], rivals[:, 1])

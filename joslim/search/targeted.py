@@ -3,7 +3,8 @@
 For each target cost c the paper seeks the child of least loss whose cost is c (eq. arch_set). It
 fits a Gaussian process to the cost, scalarizes loss and cost, and bisects the weight of the
 scalarization until the cost fits (Algorithm 2). But the cost is known in closed form: here
-candidates are brought to c directly, and only the loss is modelled.
+candidates are brought to c directly, and only the loss is modelled. A slow cost, such as a function
+of the user's that measures, has a model as well, and a cache of its prices.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +21,10 @@ from numpy.typing import NDArray
 from joslim.costs import Cost
 from joslim.front import non_dominated
 from joslim.search.base import Searcher
-from joslim.search.cost_model import CachedCost, ModelledCost, is_slow
 from joslim.search.cost_targeting import (
+    SLOW_PRICES,
     bring_by_one_knob,
     bring_by_single_knobs,
-    bring_slow_to_cost,
     bring_to_cost,
     cost_range,
     from_unit,
@@ -44,6 +44,8 @@ from joslim.search.initial_design import start_size, unseen_starting_children
 from joslim.space import Widths
 
 log = logging.getLogger("joslim")
+
+Array = NDArray[np.float64]
 
 # Bisection stops at this share of epsilon.
 TOLERANCE = 0.25
@@ -110,7 +112,7 @@ class Targeted(Searcher):
         if len(scored) == 0:
             return problem
         try:
-            if is_slow(history.cost):
+            if history.cost.slow:
                 problem.cost = CachedCost(history)
                 problem.pricing = None
                 problem.pricing = ModelledCost(history, self.most, self._for_cost)
@@ -130,16 +132,15 @@ class Targeted(Searcher):
         self._for_cost.load_state_dict(state["cost"])
 
 
-@dataclass
-class _Candidates:
+class _Candidates(NamedTuple):
     """Points of the unit cube with their distance from the target and the bound to be minimised."""
 
-    points: NDArray[np.float64]  # [n, knobs]
+    points: Array  # [n, knobs]
     seen: NDArray[np.bool_]  # [n], whether the child was visited before
-    misses: NDArray[np.float64]  # [n], distances from the target as shares of the full cost
-    bounds: NDArray[np.float64]  # [n]
+    misses: Array  # [n], distances from the target as shares of the full cost
+    bounds: Array  # [n]
 
-    def best(self, epsilon: float, count: int | None = None) -> NDArray[np.float64]:
+    def best(self, epsilon: float, count: int | None = None) -> Array:
         """Return [count, knobs] points: unseen children first, then by miss, then by bound.
 
         Misses within epsilon count as equal. If there is enough choice, only a part of epsilon is
@@ -150,7 +151,7 @@ class _Candidates:
         misses = np.where(self.misses <= allowed, 0.0, self.misses)
         return self.points[np.lexsort((self.bounds, misses, self.seen))[:count]]
 
-    def best_misses(self, epsilon: float) -> NDArray[np.float64]:
+    def best_misses(self, epsilon: float) -> Array:
         """Return the `BEST` points by bound among those that miss the target."""
         missed = np.flatnonzero(self.misses > epsilon)
         return self.points[missed[np.argsort(self.bounds[missed], kind="stable")[:BEST]]]
@@ -159,13 +160,8 @@ class _Candidates:
         """Count the unseen children within epsilon of the target."""
         return int(((self.misses <= epsilon) & ~self.seen).sum())
 
-    def __add__(self, other: _Candidates) -> _Candidates:
-        return _Candidates(
-            np.concatenate([self.points, other.points]),
-            np.concatenate([self.seen, other.seen]),
-            np.concatenate([self.misses, other.misses]),
-            np.concatenate([self.bounds, other.bounds]),
-        )
+    def joined(self, *others: _Candidates) -> _Candidates:
+        return _Candidates(*map(np.concatenate, zip(self, *others)))
 
 
 @dataclass
@@ -194,16 +190,17 @@ class _Problem:
         points = rng.uniform(size=(CHECKED, len(self.history.space)))
         return first_unseen(self.at_exact_cost(points, target), self.history, taken)
 
-    def at_exact_cost(self, points: NDArray[np.float64], target: float) -> Iterator[Widths]:
+    def at_exact_cost(self, points: Array, target: float) -> Iterator[Widths]:
         """Bring [n, knobs] points to the target with the exact cost, and yield the children.
 
         Points are handled one by one, so that a slow cost is asked no more often than needed.
         Children that miss the target come last, the nearest first.
         """
-        bring = bring_slow_to_cost if is_slow(self.history.cost) else bring_to_cost
+        prices = SLOW_PRICES if self.history.cost.slow else None
         missed: list[Widths] = []
         for row in points:
-            child = self.child(bring(self.cost, row[None], np.array([target]), self.tolerance)[0])
+            goal = np.array([target])
+            child = self.child(bring_to_cost(self.cost, row[None], goal, self.tolerance, prices)[0])
             if self._miss(child, target) <= self.options.epsilon:
                 yield child
             else:
@@ -216,8 +213,8 @@ class _Problem:
     def _miss(self, child: Widths, target: float) -> float:
         return abs(self.cost(child) - target) / self.full
 
-    def child(self, point: NDArray[np.float64]) -> Widths:
-        return self.history.space.at(from_unit(self.history.space, point[None])[0])
+    def child(self, point: Array) -> Widths:
+        return self.history.space.at(from_unit(self.history.space, point))
 
     @cached_property
     def visited(self) -> set[tuple[int, ...]]:
@@ -252,25 +249,24 @@ class _TargetSearch:
             best = candidates.best(epsilon, BEST)
             around = best[self.rng.integers(len(best), size=options.local)]
             moved = perturbed(around, 0.1, self.rng)
-            candidates += self._at_target(moved[::2]) + self._exchanged(moved[1::2])
+            candidates = candidates.joined(
+                self._at_target(moved[::2]), self._exchanged(moved[1::2])
+            )
         if candidates.hits(epsilon) < BEST:
             missed = candidates.best_misses(epsilon)
-            candidates += self._evaluated(
-                bring_by_single_knobs(self.pricing, missed, self.target, tolerance)
-            )
+            reached = bring_by_single_knobs(self.pricing, missed, self.target, tolerance)
+            candidates = candidates.joined(self._evaluated(reached))
         if candidates.hits(epsilon) == 0:
             corners = self.rng.integers(2, size=(CORNERS, knobs)).astype(np.float64)
-            candidates += self._evaluated(
-                bring_by_single_knobs(self.pricing, corners, self.target, tolerance)
-            )
-        best = candidates.best(epsilon, BEST)
-        candidates += self._evaluated(raise_free(self.pricing, best, self.rng))
-        points = candidates.best(epsilon)
+            reached = bring_by_single_knobs(self.pricing, corners, self.target, tolerance)
+            candidates = candidates.joined(self._evaluated(reached))
+        raised = raise_free(self.pricing, candidates.best(epsilon, BEST), self.rng)
+        points = candidates.joined(self._evaluated(raised)).best(epsilon)
         if self.pricing is not self.problem.cost:
             return self.problem.at_exact_cost(points[:CHECKED], self.target)
         return (self.problem.child(row) for row in points)
 
-    def _first_pool(self) -> NDArray[np.float64]:
+    def _first_pool(self) -> Array:
         """Draw one third perturbed parents, one third mixtures of two, one third random points."""
         options, scored = self.problem.options, self.problem.scored
         front = np.flatnonzero(non_dominated(scored.estimates, scored.costs))
@@ -279,25 +275,20 @@ class _TargetSearch:
         parents = to_unit(self.problem.history.space, scored.matrix[nearest])
         third = -(-options.pool // 3)
         left, right, moved = parents[self.rng.integers(len(parents), size=(3, third))]
-        return np.concatenate(
-            [
-                perturbed(moved, 0.2, self.rng),
-                mixed(left, right, self.rng),
-                self.rng.uniform(size=(third, parents.shape[1])),
-            ]
-        )
+        near, between = perturbed(moved, 0.2, self.rng), mixed(left, right, self.rng)
+        return np.concatenate([near, between, self.rng.uniform(size=near.shape)])
 
-    def _at_target(self, points: NDArray[np.float64]) -> _Candidates:
+    def _at_target(self, points: Array) -> _Candidates:
         targets, tolerance = np.full(len(points), self.target), self.problem.tolerance
         return self._evaluated(bring_to_cost(self.pricing, points, targets, tolerance))
 
-    def _exchanged(self, points: NDArray[np.float64]) -> _Candidates:
+    def _exchanged(self, points: Array) -> _Candidates:
         """Bring each point to the target by one random knob alone."""
         knob = self.rng.integers(points.shape[1], size=len(points))
         targets, tolerance = np.full(len(points), self.target), self.problem.tolerance
         return self._evaluated(bring_by_one_knob(self.pricing, points, knob, targets, tolerance))
 
-    def _evaluated(self, points: NDArray[np.float64]) -> _Candidates:
+    def _evaluated(self, points: Array) -> _Candidates:
         space = self.problem.history.space
         counts = space.counts(from_unit(space, points))
         misses = np.abs(self.pricing.of_counts(counts) - self.target) / self.problem.full
@@ -324,9 +315,7 @@ def most_informative(scored: Scored, most: int = MAX_POINTS) -> NDArray[np.int64
     return np.sort(order[:most])
 
 
-def perturbed(
-    points: NDArray[np.float64], size: float, rng: np.random.Generator
-) -> NDArray[np.float64]:
+def perturbed(points: Array, size: float, rng: np.random.Generator) -> Array:
     """[n, knobs] -> [n, knobs]: add normal noise to some knobs of each point, at least to one."""
     n, knobs = points.shape
     moved = rng.uniform(size=(n, knobs)) < rng.uniform(size=(n, 1))
@@ -334,8 +323,50 @@ def perturbed(
     return np.clip(points + moved * rng.normal(scale=size, size=(n, knobs)), 0.0, 1.0)
 
 
-def mixed(
-    left: NDArray[np.float64], right: NDArray[np.float64], rng: np.random.Generator
-) -> NDArray[np.float64]:
+def mixed(left: Array, right: Array, rng: np.random.Generator) -> Array:
     """[n, knobs] twice -> [n, knobs]: draw each knob between the values of its two parents."""
     return left + rng.uniform(size=left.shape) * (right - left)
+
+
+class ModelledCost(Cost):
+    """The mean of a Gaussian process that is fitted to the prices in the history.
+
+    It serves to choose candidates, not to report costs. This is how the paper models FLOPs (g_FLOPs
+    in Algorithm 1, line 5); here it is used only for costs that have no closed form. Of more than
+    `MAX_POINTS` children the latest are used.
+    """
+
+    def __init__(self, history: History, most: int, hyperparameters: Hyperparameters) -> None:
+        self.name, self.space = f"modelled {history.cost.name}", history.space
+        visits = [visit for visit in history.visits if np.isfinite(visit.cost)]
+        latest = visits[-MAX_POINTS:]
+        points = to_unit(self.space, np.array([visit.widths.multipliers for visit in latest]))
+        prices = np.array([visit.cost for visit in latest], dtype=np.float64)
+        self._process = hyperparameters.surrogate(points, prices, len(visits), most)
+
+    def _price(self, counts: NDArray[np.int64]) -> Array:
+        points = to_unit(self.space, self.space.multipliers(counts))
+        return self._process.posterior(points)[0]
+
+
+class CachedCost(Cost):
+    """The cost itself, which is asked once for each child that the history has no price of."""
+
+    def __init__(self, history: History) -> None:
+        self.name, self.space, self.cost = history.cost.name, history.space, history.cost
+        self._visited = {visit.widths.counts: float(visit.cost) for visit in history.visits}
+        self._asked: dict[tuple[int, ...], float] = {}
+
+    def nearest(self, price: float) -> list[Widths]:
+        """Return the priced children that are not in the history, the nearest in price first."""
+        order = sorted(self._asked, key=lambda counts: abs(self._asked[counts] - price))
+        return [self.space.of_counts(counts) for counts in order]
+
+    def _price(self, counts: NDArray[np.int64]) -> Array:
+        prices = []
+        for row in counts:
+            child = tuple(row.tolist())
+            if child not in self._visited and child not in self._asked:
+                self._asked[child] = float(self.cost.of_counts(row[None])[0])
+            prices.append(self._visited[child] if child in self._visited else self._asked[child])
+        return np.array(prices)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._pytree import tree_map_only
 
-from joslim.errors import UserError
+from joslim.errors import UserError, first_line
 from joslim.slimmable.blueprint import Blueprint, Layout
 from joslim.slimmable.layer_specs import own_tensors
 from joslim.slimmable.layers import (
@@ -32,7 +32,7 @@ from joslim.slimmable.layers import (
     restore_layer,
 )
 from joslim.slimmable.plan import Frozen, LayerPlan, Plan
-from joslim.slimmable.running import Inputs, first_line
+from joslim.slimmable.running import Inputs
 from joslim.slimmable.tracing import Uncounted
 from joslim.space import Widths, WidthSpace
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from joslim.errors import UserError
+from joslim.errors import UserError, first_line
 from joslim.slimmable.layer_specs import layer_spec
 from joslim.slimmable.layers import SlimmableLayer, restore_layer
 from joslim.slimmable.net import RESERVED, SlimmableNet, extract_child, make_slimmable
@@ -36,7 +36,6 @@ from joslim.slimmable.running import (
     all_agree,
     as_inputs,
     call,
-    first_line,
     is_real,
     no_side_effects,
     outputs_of,

@@ -28,10 +28,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 from torch.utils.weak import WeakIdKeyDictionary
 
-from joslim.errors import UserError
+from joslim.errors import UserError, first_line
 from joslim.slimmable import op_rules
 from joslim.slimmable.layer_specs import LayerSpec, own_tensors
-from joslim.slimmable.running import Inputs, call, first_line, no_side_effects, tensors_in
+from joslim.slimmable.running import Inputs, call, no_side_effects, tensors_in
 from joslim.slimmable.symbolic_axes import (
     Algebra,
     Axis,

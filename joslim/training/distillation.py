@@ -39,9 +39,7 @@ def soft_cross_entropy(student: Tensor, teacher: Tensor) -> Tensor:
 
 def kl_divergence(student: Tensor, teacher: Tensor) -> Tensor:
     """Return the KL divergence: the gradients of the cross-entropy, and 0 for equal outputs."""
-    refuse_single_class(student)
-    target, predicted = teacher.log_softmax(dim=1), student.log_softmax(dim=1)
-    return (target.exp() * (target - predicted)).sum(dim=1).mean()
+    return _alpha_divergence(*_log_probabilities(teacher, student), alpha=1.0).mean()
 
 
 def adaptive_alpha_divergence(student: Tensor, teacher: Tensor) -> Tensor:
@@ -50,10 +48,14 @@ def adaptive_alpha_divergence(student: Tensor, teacher: Tensor) -> Tensor:
     A negative alpha punishes overestimating the teacher's uncertainty, a positive one
     underestimating it; taking the larger of the two punishes both.
     """
-    refuse_single_class(student)
-    target, predicted = teacher.log_softmax(dim=1), student.log_softmax(dim=1)
+    target, predicted = _log_probabilities(teacher, student)
     low, high = (_alpha_divergence(target, predicted, alpha) for alpha in ALPHAS)
     return torch.maximum(low, high).mean()
+
+
+def _log_probabilities(teacher: Tensor, student: Tensor) -> tuple[Tensor, Tensor]:
+    refuse_single_class(student)
+    return teacher.log_softmax(dim=1), student.log_softmax(dim=1)
 
 
 def _alpha_divergence(target: Tensor, predicted: Tensor, alpha: float) -> Tensor:

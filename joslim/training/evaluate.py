@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 import torch
@@ -16,6 +17,9 @@ from joslim.slimmable.batchnorm import inputs_of
 from joslim.slimmable.running import Inputs, call
 from joslim.space import Widths
 from joslim.training.step import Criterion
+
+# Number of batches that are kept if batches can only be iterated over.
+KEPT_BATCHES = 64
 
 # How wrong the outputs are for each sample of a batch, [n] booleans or numbers from 0 to 1.
 Metric = Callable[[Any, Any], Tensor]
@@ -82,8 +86,11 @@ def mean_loss(net: nn.Module, batches: Iterable[Any], criterion: Criterion) -> f
 
 def errors(
     net: SlimmableNet, children: Sequence[Widths], batches: Iterable[Any], metric: Metric = wrong
-) -> list[float]:
-    """Return the error of each child in percent, in one pass over the data."""
+) -> list[tuple[float, int]]:
+    """Return the error of each child in percent, and the number of samples behind it.
+
+    All children are measured in one pass over the data.
+    """
     if not children:
         return []
     totals, samples, seen = [0.0] * len(children), 0, 0
@@ -98,7 +105,7 @@ def errors(
             samples += seen
     if not samples:
         raise UserError("batches: none given; an error needs at least one")
-    return [100 * total / samples for total in totals]
+    return [(100 * total / samples, samples) for total in totals]
 
 
 def on_device(net: nn.Module, batch: Any) -> tuple[Inputs, Any]:
@@ -121,3 +128,26 @@ def labels_of(batch: Any) -> Any:
 
 def moved(value: Any, device: torch.device) -> Any:
     return value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
+
+
+def as_sequence(batches: Iterable[Any]) -> Sequence[Any]:
+    """Return batches that can be indexed. The first batches of a mere iterable are kept."""
+    if isinstance(batches, (Tensor, Mapping)):
+        kind = type(batches).__name__
+        raise UserError(f"scoring: {kind} given, a sequence of batches (inputs, labels) needed")
+    indexed = hasattr(batches, "__getitem__") and hasattr(batches, "__len__")
+    result: Any = batches if indexed else list(islice(batches, KEPT_BATCHES))
+    if not len(result):
+        raise UserError("scoring: no batches given; at least one of (inputs, labels) is needed")
+    return result
+
+
+def first_images(batches: Sequence[Any], images: int) -> list[Any]:
+    """Return the first batches that together have at least this many images."""
+    chosen, count = [], 0
+    for position in range(len(batches)):
+        if count >= images:
+            break
+        chosen.append(batches[position])
+        count += len(labels_of(chosen[-1]))
+    return chosen

@@ -17,7 +17,7 @@ from joslim.costs import cost as make_cost
 from joslim.distributed import gathered, shared_out, world
 from joslim.errors import RunFailed
 from joslim.front import Front, Point, cost_key, non_dominated
-from joslim.search import History, Scored
+from joslim.search import History
 from joslim.slimmable import SlimmableNet, statistics_of
 from joslim.space import Widths
 from joslim.training.evaluate import Metric, errors, mean_loss, on_device, wrong
@@ -39,17 +39,11 @@ def choose_finalists(
         return list(everyone)
     history.record(dict(zip(everyone, score([v.widths for v in history.visits]))), step)
     scored = history.scored()
-    return sorted(scored.ids[nearest_the_front(scored, most)].tolist())
-
-
-def nearest_the_front(scored: Scored, most: int) -> np.ndarray:
-    """[n] booleans: the front, then the front of the rest, and so on, until `most` are chosen."""
     chosen = np.zeros(len(scored), dtype=bool)
     while chosen.sum() < min(most, len(scored)):
         rest = np.flatnonzero(~chosen)
-        layer = rest[non_dominated(scored.losses[rest], scored.costs[rest])]
-        chosen[layer] = True
-    return chosen
+        chosen[rest[non_dominated(scored.losses[rest], scored.costs[rest])]] = True
+    return sorted(scored.ids[chosen].tolist())
 
 
 def judge(
@@ -74,18 +68,23 @@ def judge(
     history.record(losses, step)
     if not any(math.isfinite(loss) for loss in losses.values()):
         raise RunFailed(f"none of {len(history)} children has a finite loss: no front")
-    best = _best(history, finalists)
+    scored = history.scored()
+    judged = np.isin(scored.ids, finalists)
+    ids, costs = scored.ids[judged], scored.costs[judged]
+    on_front = non_dominated(scored.losses[judged], costs)
+    best = ids[on_front][np.argsort(costs[on_front], kind="stable")].tolist()
     children = [history.visits[child].widths for child in best]
     for widths in net.statistics.keys() - set(children):
         del net.statistics[widths]
     net._switch(net.active)
 
-    def errors_on(data: Iterable[Any] | None) -> Sequence[float | None]:
+    def errors_on(data: Iterable[Any] | None) -> Sequence[tuple[float | None, int | None]]:
         if data is None:
-            return [None] * len(children)
+            return [(None, None)] * len(children)
         watched = _watched(data, lambda: progress(len(finalists), len(finalists)))
         return gathered(errors(net, shared_out(children), watched, metric))
 
+    on_val, on_test = errors_on(val), errors_on(test)
     cost = history.cost
     counted = [make_cost(name, net) for name in COSTS if name != "latency"]
     points = [
@@ -93,12 +92,13 @@ def judge(
             widths,
             {cost_key(priced.name): priced(widths) for priced in [*counted, cost]},
             losses[child],
-            *found,
+            val_error,
+            test_error,
         )
-        for child, widths, *found in zip(best, children, errors_on(val), errors_on(test))
+        for child, widths, (val_error, _), (test_error, _) in zip(best, children, on_val, on_test)
     ]
     span = (float(cost(net.space.smallest)), float(cost(net.space.full)))
-    return Front(points, cost.name, span)
+    return Front(points, cost.name, span, val_images=on_val[0][1])
 
 
 def _measure(
@@ -132,15 +132,6 @@ def _measure(
             norm: (mean.to(device), var.to(device)) for norm, (mean, var) in statistics.items()
         }
     return dict(zip(finalists, losses))
-
-
-def _best(history: History, finalists: Sequence[int]) -> list[int]:
-    """Return the ids of the non-dominated finalists, sorted by cost."""
-    scored = history.scored()
-    chosen = np.isin(scored.ids, finalists)
-    ids, costs = scored.ids[chosen], scored.costs[chosen]
-    best = non_dominated(scored.losses[chosen], costs)
-    return ids[best][np.argsort(costs[best], kind="stable")].tolist()
 
 
 def _watched(batches: Iterable[Any], at_each: Callable[[], None]) -> Iterator[Any]:

@@ -7,18 +7,21 @@ paper) is solved: never (slim), once at the end (bignas), once early (autoslim),
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from joslim.costs import Cost
-from joslim.errors import unknown
-from joslim.search import Random, greedy_removal, keep_useful, starting_children
-from joslim.search.history import ALL, History
+from joslim.errors import UserError, unknown
+from joslim.search import Random, Searcher, greedy_removal, keep_useful, starting_children
+from joslim.search import searcher as make_searcher
+from joslim.search.history import ALL
 from joslim.search.initial_design import start_size
-from joslim.space import Widths, WidthSpace
+from joslim.space import Widths
+
+if TYPE_CHECKING:
+    from joslim.training.slimming import Slimming
 
 # Slim is judged at this many widths, spread evenly over the cost axis (appendix of the paper).
 SLIM_CHILDREN = 40
@@ -28,53 +31,22 @@ AUTOSLIM_EARLY = 0.15
 RAY = 4001
 
 
-class Search(Protocol):
-    """A search over children on weights as they are now; `ChildSearch` is one."""
-
-    space: WidthSpace
-    cost: Cost
-    history: History
-    rng: np.random.Generator
-    steps: int
-    samples: int
-
-    def propose(self, count: int) -> list[Widths]:
-        """Ask the searcher for the children to visit next."""
-
-    def score(self, children: Sequence[Widths]) -> list[float]:
-        """Compute losses on the images of this round."""
-
-
-class Training(Search, Protocol):
-    """The view that a method has of a training that is under way."""
-
-    total_steps: int
-    # Until this step only the full network is trained.
-    alone_until: int
-    children: int
-    alone: Widths | None
-
-    def rescore(self) -> None:
-        """Refresh the losses of the history on the images of this round."""
-
-
 @dataclass(frozen=True)
 class Method:
     summary: str
     # Chooses the widths to train besides the full and the smallest.
-    choose: Callable[[Training], list[Widths]]
+    choose: Callable[[Slimming], list[Widths]]
     # Whether they hold for K steps, or are drawn anew at each step.
     in_rounds: bool = False
     # Adds the children to the history that are to be judged and are not in it yet.
-    finish: Callable[[Training], None] = field(default=lambda training: None)
+    finish: Callable[[Slimming], None] = field(default=lambda training: None)
     # Whether the full network, which teaches, and the smallest child are always trained.
     sandwich: bool = True
 
 
-def targeted_widths(training: Training) -> list[Widths]:
+def targeted_widths(training: Slimming) -> list[Widths]:
     """Joslim, Algorithm 1: refresh the losses, ask the search, remember its answer."""
-    if not training.history:
-        visit_start(training, start_size(training.space))
+    visit_start_if_none(training)
     training.rescore()
     chosen = training.propose(training.samples)
     for child in chosen:
@@ -82,25 +54,31 @@ def targeted_widths(training: Training) -> list[Widths]:
     return chosen
 
 
-def visit_start(search: Search, count: int) -> None:
+def visit_start_if_none(training: Slimming) -> None:
+    """Visit the initial design if no child was visited yet."""
+    if not training.history:
+        visit_start(training, start_size(training.space))
+
+
+def visit_start(training: Slimming, count: int) -> None:
     """Visit the initial design: the full and the smallest child, and a few that fill the space."""
-    for child in starting_children(search.space, search.cost, search.rng, count):
-        search.history.visit(child, search.steps)
+    for child in starting_children(training.space, training.cost, training.rng, count):
+        training.history.visit(child, training.steps)
 
 
-def equally_slim_widths(training: Training) -> list[Widths]:
+def equally_slim_widths(training: Slimming) -> list[Widths]:
     """Slim: one random multiplier for all layers."""
     low = float(training.space.low.min())
     drawn = training.rng.uniform(low, 1.0, size=training.samples)
     return [training.space.uniform(multiplier) for multiplier in drawn]
 
 
-def random_widths(training: Training) -> list[Widths]:
+def random_widths(training: Slimming) -> list[Widths]:
     """BigNAS: a random multiplier for each knob."""
     return [training.space.random(training.rng) for _ in range(training.samples)]
 
 
-def widths_of_the_greedy_sequence(training: Training) -> list[Widths]:
+def greedy_sequence_widths(training: Slimming) -> list[Widths]:
     """AutoSlim: random widths at first; then children of the sequence that greedy removal finds."""
     alone, history = training.alone_until, training.history
     early = alone + AUTOSLIM_EARLY * (training.total_steps - alone)
@@ -112,7 +90,7 @@ def widths_of_the_greedy_sequence(training: Training) -> list[Widths]:
     return [history.visits[sequence[place]].widths for place in drawn]
 
 
-def remove_greedily(training: Training) -> list[int]:
+def remove_greedily(training: Slimming) -> list[int]:
     """Visit and score the children of a greedy removal of channels; returns their ids."""
     found = greedy_removal(training.space, training.cost, training.score)
     sequence = keep_useful(found, training.cost)
@@ -121,70 +99,63 @@ def remove_greedily(training: Training) -> list[int]:
     return ids
 
 
-def finish_greedy_sequence(training: Training) -> None:
+def finish_greedy_sequence(training: Slimming) -> None:
     """Remove channels now if the training ended before its removal."""
     if not training.history:
         remove_greedily(training)
 
 
-def visit_equally_slim_widths(training: Training) -> None:
+def visit_equally_slim_widths(training: Slimming) -> None:
     """Slim: visit children of equal multipliers, at costs that are spread evenly."""
     space = training.space
     ray = np.maximum(space.low, np.linspace(space.low.min(), 1.0, RAY)[:, None])
-    costs = np.asarray(training.cost.of(ray), dtype=np.float64)
+    # Each child once: a function of the user's may take long.
+    counts = list(dict.fromkeys(map(tuple, space.counts(ray).tolist())))
+    costs = training.cost.of_counts(np.array(counts)).astype(np.float64)
     for target in np.linspace(costs[0], costs[-1], SLIM_CHILDREN):
-        nearest = int(np.abs(costs - target).argmin())
-        training.history.visit(space.at(ray[nearest]), training.steps)
+        nearest = counts[np.abs(costs - target).argmin()]
+        training.history.visit(space.of_counts(nearest), training.steps)
 
 
-def solve_the_width_problem_once(training: Training) -> None:
-    """BigNAS: search after the weights are trained, for as many children as Joslim visits."""
+def search_frozen_weights(training: Slimming) -> None:
+    """BigNAS: search after the weights are trained, for as many children as Joslim visits.
+
+    The weights do not change, so that all children are scored on the same images, once each.
+    """
+    history = training.history
     # `children` is 0 when `full_first` is 1.
-    search_frozen_weights(training, training.children or start_size(training.space))
-
-
-def search_frozen_weights(search: Search, children: int) -> None:
-    """Visit this many children, all scored on the same images: the weights do not change."""
-    history = search.history
+    children = training.children or start_size(training.space)
     goal = len(history) + children
-    visit_start(search, min(start_size(search.space), children))
+    visit_start(training, min(start_size(training.space), children))
     while True:
-        score_stale_children(search)
+        score_stale_children(training)
         before = len(history)
-        count = min(search.samples, goal - before)
+        count = min(training.samples, goal - before)
         if count <= 0:
             return
-        for child in search.propose(count):
-            history.visit(child, search.steps)
+        for child in training.propose(count):
+            history.visit(child, training.steps)
         if len(history) == before:  # the searcher repeats itself: take random children
-            for child in Random().propose(history, count, search.rng):
-                history.visit(child, search.steps)
+            for child in Random().propose(history, count, training.rng):
+                history.visit(child, training.steps)
         if len(history) == before:  # the space has no other children
             return
 
 
-def score_stale_children(search: Search) -> None:
-    """Score the children that have no loss of the present weights.
+def score_stale_children(training: Slimming) -> None:
+    """Score the children that were not scored with the present weights.
 
     A loss that is not finite stays so while the weights do not change: it is not computed again.
     """
-    history = search.history
-    now = [scoring for scoring in history.scorings if scoring.step == search.steps]
-    fresh = {child for scoring in now for child in scoring.losses}
-    stale = [child for child in range(len(history)) if child not in fresh]
-    losses = search.score([history.visits[child].widths for child in stale])
-    history.record(dict(zip(stale, losses)), search.steps)
+    history = training.history
+    stale = [child for child in range(len(history)) if history.tried(child) != training.steps]
+    losses = training.score([history.visits[child].widths for child in stale])
+    history.record(dict(zip(stale, losses)), training.steps)
 
 
-def visit_the_one(training: Training) -> None:
+def visit_trained_child(training: Slimming) -> None:
     """Single: the front is the child that was trained."""
     training.history.visit(training.alone or training.space.full, training.steps)
-
-
-def visit_start_if_none(training: Training) -> None:
-    """Visit the initial design if no round was reached, because the full network trained alone."""
-    if not training.history:
-        visit_start(training, start_size(training.space))
 
 
 METHODS: dict[str, Method] = {
@@ -202,17 +173,17 @@ METHODS: dict[str, Method] = {
     "bignas": Method(
         "random layer-wise widths, then a search on the frozen weights",
         random_widths,
-        finish=solve_the_width_problem_once,
+        finish=search_frozen_weights,
     ),
     "autoslim": Method(
         "a short training, greedy removal of channels, then training of that sequence",
-        widths_of_the_greedy_sequence,
+        greedy_sequence_widths,
         finish=finish_greedy_sequence,
     ),
     "single": Method(
         "one child alone, at the given widths",
         lambda training: [],
-        finish=visit_the_one,
+        finish=visit_trained_child,
         sandwich=False,
     ),
 }
@@ -297,3 +268,19 @@ def preset(name: Any) -> Preset:
     if not isinstance(name, str) or name not in PRESETS:
         raise unknown("preset", str(name), PRESETS)
     return PRESETS[name]
+
+
+def choose_searcher(
+    wanted: str | Searcher | None, method: str, preset: Preset, options: Mapping[str, Any]
+) -> Searcher:
+    """Return the wanted searcher, or the preset's, with the options that the preset has for it."""
+    if isinstance(wanted, Searcher):
+        if options:
+            raise UserError("search_options: they go with the name of a searcher, not with one")
+        return wanted
+    if method not in preset.searchers and options:
+        raise UserError(f"{min(options)}: method {method} does not search; leave it out")
+    default, _ = preset.searchers.get(method, ("random", {}))
+    name = default if wanted is None else wanted
+    own_options = dict(preset.searchers.values()).get(name, {})
+    return make_searcher(name, **{**own_options, **options})

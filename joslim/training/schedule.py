@@ -8,23 +8,10 @@ from dataclasses import dataclass
 
 from joslim.errors import UserError, unknown
 
-
-def cosine(progress: float) -> float:
-    return 0.5 * (1 + math.cos(math.pi * progress))
-
-
-def linear(progress: float) -> float:
-    return 1 - progress
-
-
-def constant(progress: float) -> float:
-    return 1.0
-
-
 SCHEDULES: dict[str, Callable[[float], float]] = {
-    "cosine": cosine,
-    "linear": linear,
-    "constant": constant,
+    "cosine": lambda progress: 0.5 * (1 + math.cos(math.pi * progress)),
+    "linear": lambda progress: 1 - progress,
+    "constant": lambda progress: 1.0,
 }
 
 

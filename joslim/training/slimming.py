@@ -5,6 +5,10 @@
         slimming.step(x, y, optimizer, criterion)
     front = slimming.front()
 
+A round goes from the history to children to steps: `method.choose` solves the width problem
+(equation 6) with the weights fixed, `backward` trains some of the children that it chose (equation
+7). `explore` solves the width problem alone, on weights that are trained already.
+
 Symbols of the paper: K is `every`, the steps between two choices of widths; M is `samples`, the
 widths that are chosen; H is `history`.
 """
@@ -12,24 +16,33 @@ widths that are chosen; H is `history`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from joslim.costs import Cost
+from joslim.costs import cost as make_cost
+from joslim.costs.base import FunctionCost
+from joslim.distributed import broadcast, gathered, is_first, shared_out
 from joslim.errors import UserError
-from joslim.files import json_count
-from joslim.front import Front, non_dominated
+from joslim.files import STEPS_LIMIT, json_count
+from joslim.front import Front, check_cost_name, cost_key, non_dominated
 from joslim.search.base import Searcher
-from joslim.search.history import children_to_rescore
-from joslim.slimmable.running import as_inputs
+from joslim.search.history import History, children_to_rescore
+from joslim.slimmable import SlimmableNet
+from joslim.slimmable.running import as_inputs, refuse_meta
 from joslim.space import Widths
 from joslim.training.distillation import Distillation, distillation
-from joslim.training.evaluate import Metric, wrong
-from joslim.training.exploring import ChildSearch, at_least_one, chosen_searcher, slimmable_inside
+from joslim.training.evaluate import Metric, as_sequence, first_images, score, wrong
+from joslim.training.judging import choose_finalists, judge
+from joslim.training.methods import Method, choose_searcher
 from joslim.training.methods import method as find_method
 from joslim.training.methods import preset as find_preset
 from joslim.training.settings import SEARCH_FIELDS, checked, sandwich_of
@@ -40,11 +53,9 @@ CHILDREN = 1000
 # The least default K. In a short training rounds would take longer than steps, and more of them do
 # not help (docs/results.md).
 LEAST_EVERY = 10
-# A state that claims more steps is broken.
-MOST_STEPS = 10**12
 
 
-class Slimming(ChildSearch):
+class Slimming:
     """Trains a network at many widths at once and chooses the widths while it trains.
 
     This is the alternating optimization of the paper (equations 6 and 7) for a training loop of
@@ -116,7 +127,7 @@ class Slimming(ChildSearch):
         rescore: int | None = None,
         seed: int = 0,
     ) -> None:
-        at_least_one("total_steps", total_steps)
+        self.total_steps = _at_least_one("total_steps", total_steps)
         self.name, self.method = find_method(method)
         self.preset = find_preset(preset)
         given = {
@@ -132,16 +143,21 @@ class Slimming(ChildSearch):
         )
         if widths is not None and self.method.sandwich:
             raise UserError(f"widths: only method single trains given widths, not {self.name!r}")
-        chosen = chosen_searcher(searcher, self.name, self.preset, search_options or {})
-        inside = slimmable_inside(net)
-        super().__init__(inside, cost, chosen, scoring, seed, self.sandwich.samples)
-        self.model = net
         self.alone = widths
+        self.searcher = choose_searcher(searcher, self.name, self.preset, search_options or {})
         self.distill = distillation(distill)
-        self.total_steps = total_steps
+        # What is called to train: the network or a wrapper of it.
+        self.model = net
+        self.net = _slimmable_inside(net)
+        self.space = self.net.space
+        self.cost = cost if isinstance(cost, Cost) else make_cost(cost, self.net)
+        check_cost_name(cost_key(self.cost.name))
+        if isinstance(self.cost, FunctionCost):
+            self.cost.try_out()
+        self.scoring = as_sequence(scoring)
+        self.samples = self.sandwich.samples
         # The first step at which other widths than the full one are trained.
-        first = self.sandwich.full_first if self.method.sandwich else 0.0
-        self.alone_until = round(first * total_steps)
+        self.alone_until = steps_alone(self.method, self.sandwich.full_first, total_steps)
         with_others = total_steps - self.alone_until
         default = default_every(with_others, self.samples)
         self.every: int = checked(SEARCH_FIELDS["every"], every) or default
@@ -149,19 +165,25 @@ class Slimming(ChildSearch):
         self.children = -(-with_others // self.every) * self.samples
         most = checked(SEARCH_FIELDS["rescore"], rescore)
         self.rescore_budget: int = most or self.preset.rescore(self.every)
+
+        self.history = History(self.cost)
+        self.rng = np.random.default_rng(seed)
+        self.criterion: Criterion | None = None
+        self.steps = 0
         # Passes forward and backward to train; `scoring_passes` are forward only.
         self.passes = 0
+        self.scoring_passes = 0
+        # Seconds that the parts of a training took, for people to read: nothing depends on it.
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        # The widths that are trained in this step, and their losses.
         self.widths: list[Widths] = []
         self.losses = torch.zeros(0)
-        # The children that the method has chosen, which may hold for many steps, and at which step;
-        # the step at which `widths` were drawn from them.
+        # The children that the method chose, which may be trained for many steps, and at which step
+        # it chose them; the step at which `widths` were drawn from them.
         self._chosen: list[Widths] = []
-        self._front: list[Widths] | None = None
         self._chosen_at = -1
         self._drawn_at = -1
         self._finished_at = -1
-
-    # The loop: step = backward + optimizer + advance
 
     def step(
         self,
@@ -231,8 +253,9 @@ class Slimming(ChildSearch):
             self.distill,
             differentiate,
             self.sandwich.label_share,
-            self.sandwich.full_weight if self.method.sandwich else 1.0,
-            self._other_weight,
+            full_weight=self.sandwich.full_weight if self.method.sandwich else 1.0,
+            # (M + 1) / draw keeps the gradient unbiased.
+            other_weight=max(1.0, (len(self._chosen) + 1) / self.sandwich.draw),
         )
         self.passes += len(self.widths)
         return self.losses[0]
@@ -242,67 +265,86 @@ class Slimming(ChildSearch):
         self.steps += 1
         self.net.statistics.clear()
 
+    # The width problem
+
     def _choose(self) -> None:
+        """Choose the widths of this step, and before it the children of the round if one begins."""
         if self._drawn_at == self.steps:  # gradients are being accumulated
             return
         # A training that was extended stays with its children.
         if self.steps < self.alone_until and self._chosen_at < 0:
             self.widths = [self.space.full]
             return
-        same_round = self._chosen_at >= 0 and (
-            self.method.in_rounds and self.steps // self.every == self._chosen_at // self.every
-        )
-        if not same_round:
-            self._front = None
+        same_round = self._chosen_at >= 0 and self._chosen_at // self.every == self.round
+        if not (self.method.in_rounds and same_round):
             self._chosen = self.method.choose(self)
             self._chosen_at = self.steps
-        if self.method.sandwich:
-            others = self._drawn([*self._replayed(self._chosen), self.space.smallest])
-            # Once each: a full network that learns from itself would only cost time.
-            self.widths = [*dict.fromkeys([self.space.full, *others])]
-        else:
-            self.widths = [self.alone or self.space.full]
+        self.widths = self._sandwich() if self.method.sandwich else [self.alone or self.space.full]
         self._drawn_at = self.steps
+
+    def _sandwich(self) -> list[Widths]:
+        """Return the full network, which teaches, and the other widths that are trained now."""
+        others = [*self._replayed(self._chosen), self.space.smallest]
+        if self.sandwich.draw < len(others):
+            places = self.rng.choice(len(others), size=self.sandwich.draw, replace=False)
+            others = [others[place] for place in sorted(places)]
+        # Once each: a full network that learns from itself would only cost time.
+        return [*dict.fromkeys([self.space.full, *others])]
 
     def _replayed(self, chosen: list[Widths]) -> list[Widths]:
         """Replace a share `replay` of the children by random children of the present front."""
-        if self.sandwich.replay == 0:
+        if self.sandwich.replay == 0 or not len(scored := self.history.scored()):
             return chosen
-        if self._front is None:  # once a round, and after a resume: the history does not change
-            scored = self.history.scored()
-            best = scored.ids[non_dominated(scored.losses, scored.costs)]
-            self._front = [self.history.visits[child].widths for child in best]
-        if not self._front:
-            return chosen
-        drawn = self.rng.choice(len(self._front), size=len(chosen))
+        front = scored.ids[non_dominated(scored.losses, scored.costs)]
+        drawn = self.rng.choice(front, size=len(chosen))
         instead = self.rng.random(len(chosen)) < self.sandwich.replay
         return [
-            self._front[other] if swap else child
+            self.history.visits[other].widths if swap else child
             for child, other, swap in zip(chosen, drawn, instead)
         ]
 
-    def _drawn(self, others: list[Widths]) -> list[Widths]:
-        """Draw the children that are trained in this step, without replacement."""
-        if self.sandwich.draw >= len(others):
-            return others
-        places = self.rng.choice(len(others), size=self.sandwich.draw, replace=False)
-        return [others[place] for place in sorted(places)]
-
-    @property
-    def _other_weight(self) -> float:
-        """The weight (M + 1) / draw of each drawn child, which keeps the gradient unbiased."""
-        return max(1.0, (len(self._chosen) + 1) / self.sandwich.draw)
-
     @property
     def round(self) -> int:
-        """Number of the present round of K steps."""
+        """Number of the present round of K steps, which decides the scoring batch."""
         return self.steps // self.every
+
+    def propose(self, count: int) -> list[Widths]:
+        """Ask the searcher for the children to evaluate next; all processes get the same ones.
+
+        Args:
+            count: Number of children.
+        """
+        proposed = None
+        with timed(self.seconds, "search"):
+            if is_first():
+                found = self.searcher.propose(self.history, count, self.rng)
+                proposed = [child.counts for child in found], self.rng.bit_generator.state
+            proposed = broadcast(proposed)
+        assert proposed is not None
+        children, self.rng.bit_generator.state = proposed
+        return [self.space.of_counts(counts) for counts in children]
+
+    def score(self, children: Sequence[Widths]) -> list[float]:
+        """Compute the losses of children on the scoring batch of this round.
+
+        Args:
+            children: Children of the network.
+        """
+        batch = self.scoring[self.round % len(self.scoring)]
+        self.scoring_passes += len(children)
+        with timed(self.seconds, "scoring"):
+            return gathered(score(self.net, shared_out(children), batch, self._criterion()))
 
     def rescore(self) -> None:
         """Score the children again whose losses in the history are most out of date."""
         ids = children_to_rescore(self.history, self.rescore_budget)
         losses = self.score([self.history.visits[i].widths for i in ids])
         self.history.record(dict(zip(ids, losses)), self.steps)
+
+    def _criterion(self) -> Criterion:
+        if self.criterion is None:
+            raise UserError("criterion: none given yet; type slimming.front(criterion=...)")
+        return self.criterion
 
     # The front
 
@@ -345,17 +387,19 @@ class Slimming(ChildSearch):
         if self._finished_at != self.steps:
             self.method.finish(self)
             self._finished_at = self.steps
-        front = self.judge(
-            self.preset.finalists,
-            batches,
-            images,
+        finalists = choose_finalists(self.history, self.preset.finalists, self.score, self.steps)
+        return judge(
+            self.net,
+            self.history,
+            finalists,
+            self._criterion(),
+            first_images(self.scoring, images) if batches is None else [*batches],
+            step=self.steps,
             val=val,
             test=test,
             metric=metric,
             progress=progress,
         )
-        self._front = None  # the history has new losses
-        return front
 
     # State: all that the next step depends on, besides the network and the optimizer
 
@@ -410,9 +454,9 @@ class Slimming(ChildSearch):
             if (theirs := state["settings"].get(field)) != mine:
                 raise UserError(f"{field}: the state is of {theirs!r}, this is {mine!r}")
         for field in ("steps", "passes", "scoring_passes"):
-            setattr(self, field, json_count(state[field], field, 0, MOST_STEPS))
+            setattr(self, field, json_count(state[field], field, 0, STEPS_LIMIT))
         for field in ("chosen_at", "drawn_at", "finished_at"):
-            setattr(self, f"_{field}", json_count(state[field], field, -1, MOST_STEPS))
+            setattr(self, f"_{field}", json_count(state[field], field, -1, STEPS_LIMIT))
         self._chosen = [self.space.of_counts(counts) for counts in state["chosen"]]
         self.widths = [self.space.of_counts(counts) for counts in state["widths"]]
         self.history.load_state_dict(state["history"])
@@ -420,6 +464,88 @@ class Slimming(ChildSearch):
         self.rng.bit_generator.state = state["rng"]
 
 
+def steps_alone(method: Method, full_first: float, total_steps: int) -> int:
+    """Return the number of steps, at the beginning, that train the full network only."""
+    return round(full_first * total_steps) if method.sandwich else 0
+
+
 def default_every(steps: int, samples: int) -> int:
     """Return the K with which so many steps visit `CHILDREN` children; fewer in short trainings."""
     return max(LEAST_EVERY, math.floor(steps * samples / CHILDREN))
+
+
+def explore(
+    net: SlimmableNet,
+    batches: Iterable[Any],
+    criterion: Criterion,
+    *,
+    cost: str | Callable[[Widths], float] | Cost = "macs",
+    searcher: str | Searcher = "targeted",
+    children: int = 200,
+    seed: int = 0,
+    **options: Any,
+) -> Front:
+    """Search the Pareto front of a network whose weights are trained already.
+
+    Args:
+        net: The slimmable network.
+        batches: Un-augmented training batches (inputs, labels).
+        criterion: Loss function of outputs and labels.
+        cost: A name in `joslim.COSTS`, a function from `Widths` to a number, or a `Cost`.
+        searcher: A `Searcher`, or a name in `joslim.SEARCHERS`.
+        children: Number of children to evaluate.
+        seed: Random seed of the search.
+        options: Options of `Slimming.front`, such as `val` and `test`.
+
+    Returns:
+        The front, sorted by cost.
+
+    Raises:
+        UserError: A setting is not valid.
+        RunFailed: No child has a finite loss.
+
+    Examples:
+        >>> run = joslim.load("runs/digits")
+        >>> batches = joslim.load_data("digits").sweep("train", batch=64, limit=64)
+        >>> front = joslim.explore(run.net, batches, nn.functional.cross_entropy, children=12)
+        >>> front.cost
+        'macs'
+    """
+    # The end of a BigNAS training, which searches after its last step, without the steps.
+    slimming = Slimming(
+        net,
+        method="bignas",
+        cost=cost,
+        total_steps=1,
+        scoring=batches,
+        searcher=searcher,
+        seed=seed,
+    )
+    slimming.children = _at_least_one("children", children)
+    return slimming.front(criterion, **options)
+
+
+def _slimmable_inside(net: Any) -> SlimmableNet:
+    """Return the slimmable network, which may be inside a wrapper."""
+    modules = net.modules() if hasattr(net, "modules") else ()
+    slimmable = next((module for module in modules if isinstance(module, SlimmableNet)), None)
+    if slimmable is None:
+        raise UserError(f"net: {type(net).__name__} is not slimmable; type joslim.slim(...) first")
+    refuse_meta(slimmable)
+    return slimmable
+
+
+def _at_least_one(field: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise UserError(f"{field}: {value!r} is not a whole number of at least 1")
+    return int(value)
+
+
+@contextmanager
+def timed(seconds: dict[str, float], part: str) -> Iterator[None]:
+    """Add the time that the block takes to `seconds[part]`."""
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        seconds[part] += time.perf_counter() - start

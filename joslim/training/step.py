@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -48,10 +48,13 @@ def backward(
     gradients over processes does so once, with the last width. `differentiate` computes the
     gradients of a loss.
     """
+    reducer = model if isinstance(model, DistributedDataParallel) else None
     losses: list[Tensor] = []
     teacher: Any = None
     for child in widths:
-        with _reducing(model, child is widths[-1]), net.at(child):
+        # A wrapper that is in its own `no_sync` already, to accumulate gradients, stays in it.
+        reducing = reducer.no_sync() if reducer and child is not widths[-1] else nullcontext()
+        with reducing, net.at(child):
             outputs = call(model, inputs)
             if teacher is None:
                 teacher = detached(outputs)
@@ -66,16 +69,6 @@ def backward(
             differentiate((other_weight if losses else full_weight) * loss)
         losses.append(loss.detach())
     return torch.stack(losses)
-
-
-def _reducing(model: nn.Module, now: bool) -> AbstractContextManager[Any]:
-    """Return a context in which gradients are reduced over the processes only if `now` is true.
-
-    A wrapper that is in its own `no_sync` already, to accumulate gradients, stays in it.
-    """
-    if now or not isinstance(model, DistributedDataParallel):
-        return nullcontext()
-    return model.no_sync()
 
 
 def detached(outputs: Any) -> Any:

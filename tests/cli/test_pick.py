@@ -60,6 +60,7 @@ def test_the_child_that_fits(options: list[str], position: int, run: str, joslim
     record = json.loads(result.stdout)
     assert min(record.pop("margin").values()) >= 0
     assert (record.pop("next_better") is None) == (position == 2)
+    assert record.pop("by") == "train_loss"
     assert record == FRONT.to_json()["children"][position]
 
 
@@ -73,11 +74,29 @@ def test_what_is_left_and_what_the_next_better_child_takes(run: str, joslim: Run
     shown = joslim("pick", run, *options).stdout
     assert "left: 6.89M of 20.0M macs, 368.9K of 500.0K params, 4.46 KB of 70.0 KB mem" in shown
     assert (
-        "next better child by training loss: macs 40.6M (20.6M over), memory 202.8 KB (132.8 KB "
+        "next better child by train loss: macs 40.6M (20.6M over), memory 202.8 KB (132.8 KB "
         "over) for" in shown
     )
     assert "for train loss 1.0000, test error 20.00 %" in shown
-    assert "next better child by training loss: none" in joslim("pick", run, "--macs", "1G").stdout
+    assert "next better child by train loss: none" in joslim("pick", run, "--macs", "1G").stdout
+
+
+def test_the_choice_is_by_validation_error_unless_another_measure_is_typed(
+    run: str, joslim: Run
+) -> None:
+    record = FRONT.to_json()
+    record["val_images"] = 1000
+    for child, error in zip(record["children"], (20.0, 30.0, 10.0)):
+        child["val_error"] = error
+    (Path(run) / "front.json").write_text(json.dumps(record))
+    picked = json.loads(joslim("pick", run, "--macs", "20M", "--json").stdout)
+    assert (picked["macs"], picked["by"]) == (4_055_240, "val_error")
+    assert picked["next_better"]["macs"] == 40_551_000
+    result = joslim("pick", run, "--macs", "20M", "--by", "train_loss", "--json")
+    assert json.loads(result.stdout)["macs"] == 13_107_200
+    result = joslim("pick", run, "--macs", "20M", "--by", "test_error")
+    assert result.returncode == 2
+    assert "by: unknown name 'test_error'; allowed: val_error, train_loss" in result.stderr
 
 
 def test_a_table_for_people(run: str, joslim: Run) -> None:

@@ -11,7 +11,7 @@ from torch import nn
 import joslim
 from joslim import COSTS, Cost, SlimmableNet, UserError
 from joslim.costs import CostInfo
-from joslim.costs.custom import FunctionCost
+from joslim.costs.base import FunctionCost
 from joslim.units import parse_size
 
 

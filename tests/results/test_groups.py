@@ -68,7 +68,6 @@ def test_the_lowest_width_that_was_left_out_is_that_of_the_network() -> None:
 
 
 def test_a_real_run_knows_it(finished: Run) -> None:
-    assert finished.config.low is None
     found = terms_of(read_record(finished.path))
     assert found["low"] == finished.net.space.knobs[0].low
     assert (found["data"], found["steps"]) == (finished.facts["data"]["identity"], 6)

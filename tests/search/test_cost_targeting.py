@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 import joslim
 from joslim import Cost, Dim, Knob, SlimmableNet, WidthSpace
 from joslim.search.cost_targeting import (
+    SLOW_PRICES,
     bring_by_one_knob,
     bring_by_single_knobs,
-    bring_slow_to_cost,
     bring_to_cost,
     cost_range,
     from_unit,
@@ -120,7 +120,7 @@ def test_few_prices_are_enough_for_a_smooth_cost(net: SlimmableNet) -> None:
     low, full = cost_range(cost)
     points, targets = some_points(50, len(cost.space)), np.linspace(low, full, 50)
     asked.clear()
-    reached = bring_slow_to_cost(cost, points, targets, 0.01 * full)
+    reached = bring_to_cost(cost, points, targets, 0.01 * full, SLOW_PRICES)
     assert len(asked) < 50 * 4
     misses = np.abs(cost.of(from_unit(cost.space, reached)) - targets)
     assert (misses <= 0.02 * full).all()
@@ -137,7 +137,7 @@ def test_a_slow_point_that_is_there_is_asked_once(net: SlimmableNet) -> None:
     point = some_points(1, len(cost.space))
     target = np.asarray(cost.of(from_unit(cost.space, point)), dtype=np.float64)
     asked.clear()
-    assert (bring_slow_to_cost(cost, point, target, 0.0) == point).all()
+    assert (bring_to_cost(cost, point, target, 0.0, SLOW_PRICES) == point).all()
     assert len(asked) == 3, "two corners and the point"
 
 

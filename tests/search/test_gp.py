@@ -113,7 +113,9 @@ def test_children_given_twice_are_no_trouble() -> None:
 def test_a_start_is_used_unless_it_is_worse(monkeypatch: pytest.MonkeyPatch) -> None:
     x, values = data(60, 6)
     fitted = Surrogate.fit(x, values)
-    again = Surrogate.fit(x, values, start=fitted.theta, iterations=1)
+    with monkeypatch.context() as one_step:
+        one_step.setattr(module, "ITERATIONS", 1)
+        again = Surrogate.fit(x, values, start=fitted.theta)
     np.testing.assert_allclose(again.theta, fitted.theta, atol=0.3)
     bad = Surrogate.fit(x, values, start=(-9.0,) * 8)
     np.testing.assert_allclose(bad.theta, fitted.theta)

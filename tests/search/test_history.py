@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import joslim
-from joslim import Cost
+from joslim import Cost, SlimmableNet
 from joslim.search import History
 from joslim.search.history import ALL, Estimates, children_to_rescore, first_unseen
 
@@ -366,3 +366,15 @@ def test_a_history_keeps_what_was_measured_and_what_it_would_be_now() -> None:
     again = History(joslim.cost("macs", NET))
     again.load_state_dict(history.state_dict())
     assert again.scored().estimates.tolist() == scored.estimates.tolist()
+
+
+def test_a_child_whose_cost_fails_is_not_visited(net: SlimmableNet) -> None:
+    def price(widths: joslim.Widths) -> float:
+        raise RuntimeError("the device is gone")
+
+    history = History(joslim.cost(price, net))
+    for _ in range(2):
+        with pytest.raises(joslim.UserError, match="the device is gone"):
+            history.visit(net.space.full, 0)
+    assert net.space.full not in history
+    assert len(history) == 0

@@ -18,7 +18,6 @@ from joslim.search.mobo import (
     Scalarized,
     bisect,
     borrowed_generator,
-    bound,
     fit_botorch,
     fit_process,
     minimise,
@@ -146,23 +145,16 @@ def test_a_fit_starts_where_the_last_one_ended(ard: bool) -> None:
     assert other_network.theta == last.theta
 
 
-def test_the_bound_is_optimistic_or_not() -> None:
-    process = Surrogate.fit(*data())
-    x = torch.full((1, 3), 0.5, dtype=torch.float64)
-    mean, sigma = process.moments(x)
-    assert bound(process, x, -2.0) == mean - 2 * sigma
-    assert bound(process, x, 2.0) == mean + 2 * sigma
-
-
 @pytest.mark.parametrize(("optimistic", "sign"), [(True, -1), (False, 1)])
 def test_which_bound_a_search_takes(
     history_of: HistoryOf, macs: Cost, optimistic: bool, sign: int
 ) -> None:
     history = history_of(macs, 10)
     search = Scalarized(optimistic=optimistic, beta=0.25, **QUICK)
-    problem = module._Problem.fitted(search, history, history.scored())
+    problem = module._Problem(search, history, history.scored())
     x = torch.full((1, 6), 0.3, dtype=torch.float64)
-    loss, cost = (bound(process, x, sign * 0.5) for process in (problem.loss, problem.cost))
+    moments = (process.moments(x) for process in (problem.loss, problem.cost))
+    loss, cost = (mean + sign * 0.5 * sigma for mean, sigma in moments)
     expected = scalarize(0.3, loss, cost, problem.losses, problem.costs, 0.05)
     assert problem.scalarized_bounds(0.3, x) == expected
 

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from joslim import Cost, UserError, Widths
-from joslim.search import History
+from joslim.search import History, Random
 from joslim.search.nsga2 import Evolution, tournament
-from joslim.search.random_search import Random
 
 HistoryOf = Callable[..., History]
 

@@ -19,6 +19,7 @@ from joslim.training.evaluate import (
     Metric,
     errors,
     evaluating,
+    first_images,
     mean_loss,
     on_device,
     score,
@@ -57,7 +58,7 @@ def batch(seed: int = 1, count: int = 8) -> tuple[Tensor, Tensor]:
 
 def error(net: SlimmableNet, batches: Any, metric: Metric = wrong) -> float:
     """That of the active child."""
-    (found,) = errors(net, [net.active], batches, metric)
+    ((found, _),) = errors(net, [net.active], batches, metric)
     return found
 
 
@@ -233,3 +234,11 @@ def test_several_inputs_and_things_that_are_no_tensors() -> None:
     assert inputs[0] is x
     assert inputs[1] == 3
     assert labels is y
+
+
+def test_first_images() -> None:
+    batches = [(torch.zeros(4, 2), torch.zeros(4))] * 5
+    assert len(first_images(batches, 1)) == 1
+    assert len(first_images(batches, 8)) == 2
+    assert len(first_images(batches, 9)) == 3
+    assert len(first_images(batches, 1000)) == 5

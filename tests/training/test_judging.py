@@ -28,7 +28,7 @@ def test_the_loss_of_a_front_child_is_that_of_the_child_alone(digits: Data) -> N
         joslim.recalibrate(child, batches)
         loss = mean_loss(child, batches, F.cross_entropy)
         assert point.train_loss == pytest.approx(loss, rel=1e-4)
-        (again,) = errors(slimming.net, [point.widths], digits.sweep("test", 512))
+        ((again, _),) = errors(slimming.net, [point.widths], digits.sweep("test", 512))
         assert point.test_error == pytest.approx(again)
         for name in ("macs", "params", "memory"):
             assert point.costs[name] == joslim.cost(name, slimming.net)(point.widths)

@@ -264,6 +264,19 @@ def test_slim_is_judged_at_forty_costs_spread_evenly(digits: Data) -> None:
     assert {visit.cost for visit in visits} == nearest
 
 
+def test_slim_asks_a_cost_function_once_for_each_child(digits: Data) -> None:
+    asked: list[Widths] = []
+
+    def energy(widths: Widths) -> float:
+        asked.append(widths)
+        return float(sum(widths.counts))
+
+    slimming = slimming_of(digits, "slim", cost=energy)
+    asked.clear()
+    slimming.method.finish(slimming)
+    assert len(asked) <= len(ray(slimming.space)) + SLIM_CHILDREN
+
+
 def test_bignas_has_a_multiplier_for_each_layer(digits: Data) -> None:
     slimming = slimming_of(digits, "bignas", total_steps=12, samples=3)
     seen = train(slimming, digits, 12)

@@ -158,8 +158,9 @@ def _front_json(record: Record) -> Json:
                 "costs": point.costs,
                 "train_loss": point.train_loss,
                 **{name: getattr(point, name) for name in ERRORS},
+                "rank": rank,
             }
-            for point in front
+            for rank, point in zip(front.ranks(), front)
         ]
     else:
         assert history is not None  # `read_record` refuses a run without any scored child
@@ -171,6 +172,7 @@ def _front_json(record: Record) -> Json:
                 "costs": {history.key: history.costs[child]},
                 "train_loss": history.losses[child],
                 **dict.fromkeys(ERRORS),
+                "rank": history.losses[child],
             }
             for child in record.provisional_front
         ]
@@ -179,6 +181,7 @@ def _front_json(record: Record) -> Json:
         "key": costs[0],
         "costs": costs,
         "measures": [*known, "train_loss"],
+        "by": front.by if front else "train_loss",
         "span": span,
         "dims": [{"name": d.name, "full": d.full, "layers": list(d.layers)} for d in dims],
         "children": children,

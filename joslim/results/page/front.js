@@ -1,10 +1,10 @@
 // The front of one run, and the child of it that fits a budget.
 
-// As Front.pick: the least training loss within the budget, and the first one of equals.
+// As Front.pick: the child of the best rank within the budget.
 function pick(children, cost, budget) {
   let best = null;
   for (const child of children) {
-    if (child.costs[cost] <= budget && (best === null || child.train_loss < best.train_loss))
+    if (child.costs[cost] <= budget && (best === null || child.rank < best.rank))
       best = child;
   }
   return best;
@@ -16,9 +16,9 @@ function buyable(children, cost) {
   return sorted.filter((child) => pick(children, cost, child.costs[cost]) === child);
 }
 
-// Of the children with less loss than what is picked, the cheapest.
+// Of the children with a better rank than the picked one, the cheapest.
 function nextBetter(children, cost, picked) {
-  const better = children.filter((child) => child.train_loss < picked.train_loss);
+  const better = children.filter((child) => child.rank < picked.rank);
   return better.reduce((a, b) => (a === null || b.costs[cost] < a.costs[cost] ? b : a), null);
 }
 
@@ -42,9 +42,9 @@ function showFront() {
   const { front } = view.story;
   const beaten = front.children.length - buyable(front.children, view.cost).length;
   byId("front-note").textContent = front.judged
-    ? "Each mark is a child that can be cut out; the line is what a budget buys." +
+    ? `Each mark is a child that can be cut out; the line goes through the children that are picked by ${MEASURE_WORDS[front.by]}.` +
       (beaten
-        ? ` Hollow ones are no budget's choice: others cost no more ${costName(view.cost)} and have less training loss.`
+        ? ` Hollow ones are picked for no budget: others cost no more ${costName(view.cost)} and are better by ${MEASURE_WORDS[front.by]}.`
         : "")
     : `Not judged yet: the best of ${formatCount(view.story.visits.length)} children by the training loss known so far.`;
   const label = `${MEASURE_WORDS[view.measure]} of ${front.children.length} children against ${costWords(view.cost)}.`;

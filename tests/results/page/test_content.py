@@ -52,7 +52,9 @@ def test_seeds_of_one_run_are_a_band(make_run: MakeRun, tmp_path: Path) -> None:
     assert band["budgets"][0] == max(front[0].costs["macs"] for front in fronts)
     assert band["budgets"][-1] == 4.5e5
     for at in range(0, len(band["budgets"]), 7):
-        errors = [front.pick(macs=band["budgets"][at]).test_error or 0.0 for front in fronts]
+        budget = band["budgets"][at]
+        picked = [front.pick(by="train_loss", macs=budget) for front in fronts]
+        errors = [point.test_error or 0.0 for point in picked]
         assert band["mean"][at] == pytest.approx(np.mean(errors))
         assert band["deviation"][at] == pytest.approx(np.std(errors, ddof=1))
 
@@ -121,14 +123,14 @@ def test_boards_of_one_name_say_what_differs(make_run: MakeRun, tmp_path: Path) 
     assert named == ["digits 3x8x8", "other", "a third"]
 
 
-def test_what_a_budget_buys_is_what_pick_chooses(make_run: MakeRun, tmp_path: Path) -> None:
+def test_a_curve_is_what_pick_chooses_by_training_loss(make_run: MakeRun, tmp_path: Path) -> None:
     """The front has ties of the training loss."""
     folder = make_run(tmp_path / "a")
     front = Front.read(folder)
     assert len({point.train_loss for point in front}) < len(front)
     exact = [point.costs["macs"] for point in front]
     budgets = np.array([*exact, *np.random.default_rng(0).uniform(exact[0], exact[-1], 50)])
-    expected = [front.pick(macs=budget).val_error for budget in budgets.tolist()]
+    expected = [front.pick(by="train_loss", macs=b).val_error for b in budgets.tolist()]
     assert curve(front, budgets, "macs", "val_error").tolist() == expected
 
 
@@ -216,11 +218,11 @@ def test_a_model_of_ones_own_is_named_again(model: Any, after: list[str]) -> Non
     assert command["unnamed"] == str(model).startswith("<")
 
 
-def test_what_was_not_set_is_none_and_low_is_known(finished: Run) -> None:
+def test_settings_that_are_off_are_none_and_low_is_known(finished: Run) -> None:
     story = run_json(read_record(finished.path))
     low = finished.net.space.knobs[0].low
     assert story["config"]["low"] == str(low)
-    assert story["config"]["searcher"] is None
+    assert story["config"]["clip"] is None
     assert "null" not in {*story["config"].values()}
 
 

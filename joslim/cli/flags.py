@@ -1,21 +1,43 @@
-"""The budgets of `joslim pick`, `export` and `allocate`, and the device that they are for."""
+"""Flags that several commands share: inputs, models, device files and budgets."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from joslim.costs import COSTS, cost_info
 from joslim.errors import UserError
 
+Shape = Annotated[
+    str | None,
+    typer.Option("--input", help="Shape of one input, such as 3x224x224.", metavar="CxHxW"),
+]
+Low = Annotated[
+    float | None,
+    typer.Option(
+        help="Lowest width multiplier: the least share of its channels that a layer keeps."
+    ),
+]
+OwnModel = Annotated[
+    str | None,
+    typer.Option(help="Your own model as package.module:function, if the run has one."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 DeviceFile = Annotated[
     Path | None,
     typer.Option(
         help="Latencies on a device, as joslim latency RUN -o FILE writes them.", metavar="FILE"
+    ),
+]
+By = Annotated[
+    str | None,
+    typer.Option(
+        help="Choose by val_error or train_loss. By default val_error, if the run has one.",
+        metavar="MEASURE",
     ),
 ]
 DeviceFiles = Annotated[
@@ -26,12 +48,27 @@ DeviceFiles = Annotated[
         metavar="FILE",
     ),
 ]
-OwnModel = Annotated[
+ModelOfDevice = Annotated[
     str | None,
     typer.Option(
         help="Your own model, package.module:function, needed if --device-file lacks children."
     ),
 ]
+
+
+def with_flags(command: Callable[..., None], flags: dict[str, Any]) -> Callable[..., None]:
+    """Give a command flags of these names and annotations, before its own parameters."""
+    only_by_name = inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        inspect.Parameter(name, only_by_name, default=None, annotation=annotation)
+        for name, annotation in flags.items()
+    ]
+    for own in inspect.signature(command, eval_str=True).parameters.values():
+        if own.kind is not inspect.Parameter.VAR_KEYWORD:
+            parameters.append(own.replace(kind=only_by_name))
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    return command
 
 
 def with_budgets(command: Callable[..., None]) -> Callable[..., None]:
@@ -40,29 +77,12 @@ def with_budgets(command: Callable[..., None]) -> Callable[..., None]:
     The values are lists, so that a budget that was given twice can be seen: typer would keep the
     last one.
     """
-    own = list(inspect.signature(command, eval_str=True).parameters.values())
-    flags = [
-        inspect.Parameter(
-            info.key,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=None,
-            annotation=Annotated[
-                list[str] | None,
-                typer.Option(
-                    info.flag,
-                    help=info.budget_help,
-                    metavar="SIZE" if info.symbol in ("", "B") else info.symbol.upper(),
-                ),
-            ],
-        )
-        for info in COSTS.values()
-    ]
-    parameters = [*flags, *(p for p in own if p.kind is not inspect.Parameter.VAR_KEYWORD)]
-    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
-    )
-    command.__annotations__ = {p.name: p.annotation for p in parameters}
-    return command
+    flags = {}
+    for info in COSTS.values():
+        unit = "SIZE" if info.symbol in ("", "B") else info.symbol.upper()
+        option = typer.Option(info.flag, help=info.budget_help, metavar=unit)
+        flags[info.key] = Annotated[list[str] | None, option]
+    return with_flags(command, flags)
 
 
 def budgets_of(**texts: Sequence[str] | None) -> dict[str, float]:
