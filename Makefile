@@ -9,6 +9,7 @@ TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 demo: .venv/installed
 	$(BIN)/joslim train --model resnet8 --data digits --low 0.12 --steps 2800 --every 20 --threads 1 \
 		--out runs/demo --overwrite
+	@echo "the network in a browser: $(BIN)/joslim demo-page runs/demo -o runs/demo-page"
 
 test: check
 	$(TEST) -n 2
@@ -32,6 +33,7 @@ bench: .venv/installed
 	$(BIN)/python benchmarks/latency.py
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/switch.py
+	$(BIN)/python benchmarks/bundle.py
 	$(BIN)/python benchmarks/allocate.py
 	$(BIN)/python benchmarks/page.py
 

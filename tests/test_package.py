@@ -21,6 +21,7 @@ import yaml
 
 HOUSE = Path(__file__).parents[1]
 PROJECT = tomllib.loads((HOUSE / "pyproject.toml").read_text())
+PACKAGES = ("joslim", "joslim_runtime")
 SOURCES = ("pyproject.toml", "README.md", "LICENSE")
 
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_{}(sys.argv[1])"
@@ -43,7 +44,8 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The source distribution, unpacked. It is built from a copy, so the checkout stays clean."""
     folder = tmp_path_factory.mktemp("sdist")
     source = folder / "source"
-    shutil.copytree(HOUSE / "joslim", source / "joslim", ignore=shutil.ignore_patterns("__pyc*"))
+    for name in PACKAGES:
+        shutil.copytree(HOUSE / name, source / name, ignore=shutil.ignore_patterns("__pyc*"))
     for name in SOURCES:
         shutil.copy(HOUSE / name, source)
     run([sys.executable, "-c", BUILD.format("sdist"), str(folder)], source)
@@ -82,11 +84,11 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_has_every_file_of_the_package(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         inside = {name for name in archive.namelist() if ".dist-info/" not in name}
-    files = [path for path in (HOUSE / "joslim").rglob("*") if path.is_file()]
+    files = [path for name in PACKAGES for path in (HOUSE / name).rglob("*") if path.is_file()]
     expected = {
         path.relative_to(HOUSE).as_posix() for path in files if path.parent.name != "__pycache__"
     }
-    assert inside == expected
+    assert inside == expected - {"joslim_runtime/pyproject.toml"}
     assert "joslim/py.typed" in inside
     assert {".html", ".css", ".js", ".npz"} <= {Path(name).suffix for name in inside}
 

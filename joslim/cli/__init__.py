@@ -17,6 +17,7 @@ import typer
 from joslim import __version__
 from joslim.cli.allocate import allocate
 from joslim.cli.compare import compare
+from joslim.cli.demo_page import demo_page
 from joslim.cli.export import export
 from joslim.cli.figure import figure
 from joslim.cli.front import front
@@ -51,6 +52,7 @@ for command in (
     allocate,
     latency,
     export,
+    demo_page,
     report,
 ):
     app.command(cls=GroupedHelp)(command)

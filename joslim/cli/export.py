@@ -42,6 +42,9 @@ def export(
         bool,
         typer.Option("--whole", help="Export the slimmable network with its front: a folder."),
     ] = False,
+    bundle: Annotated[
+        bool, typer.Option("--bundle", help="Export the whole front as one file, NAME.joslim.")
+    ] = False,
     int8: Annotated[
         bool, typer.Option("--int8", help="Quantize to 8-bit integers (ONNX), and compare.")
     ] = False,
@@ -62,13 +65,17 @@ def export(
 
     sets = sets_of(**texts)
     several = every or len(sets) > 1
-    wishes = {"a budget": bool(sets[0]), "--all": every, "--whole": whole}
+    wishes = {"a budget": bool(sets[0]), "--all": every, "--whole": whole, "--bundle": bundle}
     given = [name for name, asked in wishes.items() if asked]
     if len(given) > 1:
         raise UserError(f"export: {' and '.join(given)} exclude each other; type only one")
     check_format(kind, int8, device_file, several, whole)
+    if bundle and int8:
+        raise UserError("int8: it is for children; leave out --bundle")
     if whole:
         facts = whole_network(run, out, overwrite)
+    elif bundle:
+        facts = [bundle_of(run, out, device_file, model, overwrite)]
     else:
         source = opened(run, model)
         # The front is read now: a run that has none yet says so before anything is written.
@@ -130,6 +137,20 @@ def whole_network(path: Path, out: str, overwrite: bool) -> list[dict[str, Any]]
     return [{"file": out, "bytes": size_of(Path(out)), "children": len(run.front)}]
 
 
+def bundle_of(
+    path: Path, out: str, device_file: Path | None, model: str | None, overwrite: bool
+) -> dict[str, Any]:
+    from joslim.cli.latency import bar
+    from joslim.deploy import export_bundle
+    from joslim.runs.fronts import opened
+
+    run = opened(path, model)
+    run.front = run.timed(device_file) if device_file else run.front
+    with bar("writing children") as progress:
+        made = export_bundle(run, out, overwrite=overwrite, progress=progress)
+    return {"file": out, "bytes": made.bytes, "bundled": made.children, **asdict(made.check)}
+
+
 def facts_of(
     run: Run, point: Any, file: Path, check: Check | Quantized, costs: list[str]
 ) -> dict[str, Any]:
@@ -163,6 +184,9 @@ def show(facts: list[dict[str, Any]]) -> None:
             typer.echo(f"{line}, {row['children']} children on the front; joslim.load opens it")
             continue
         check = Check(*(row.pop(name) for name in ("difference", "agreeing", "samples")))
+        if "bundled" in row:
+            typer.echo(f"{line}, {row['bundled']} children; the worst of them: {check}")
+            continue
         quantized = row.pop("int8", None)
         costs = "".join(f", {title(name)} {format_size(name, cost)}" for name, cost in row.items())
         when = "before quantization " if quantized else ""

@@ -185,12 +185,12 @@ def percent(share: float) -> str:
 
 
 @contextmanager
-def bar() -> Iterator[Watch]:
+def bar(words: str = "measuring") -> Iterator[Watch]:
     """Yield a function that shows the progress; it is silent if stderr is no terminal."""
     from rich.console import Console
     from rich.progress import Progress
 
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("measuring", total=None)
+        task = progress.add_task(words, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)

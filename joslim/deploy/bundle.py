@@ -1,0 +1,281 @@
+"""The whole front in one file: the shared weights once, and what each child has of its own.
+
+`joslim_runtime` runs the file without torch; its bundle.py describes the format.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, tensor
+
+import joslim_runtime
+from joslim.data.folder import CENTRE
+from joslim.deploy.destination import destination
+from joslim.deploy.exporting import (
+    Check,
+    compared,
+    metadata,
+    samples_of,
+    scores_in_place,
+    widths_of,
+)
+from joslim.deploy.template import Slot, Template, make_template
+from joslim.errors import RunFailed, UserError
+from joslim.formats import FORMATS, INPUT, Child
+from joslim.front import MEASURES
+from joslim.runs.run import Run
+from joslim.space import Widths
+from joslim_runtime.bundle import HIGH, LOW, MANIFEST
+from joslim_runtime.manifest import FORMAT
+from joslim_runtime.network import open_session
+
+SUFFIX = ".joslim"
+# Facts of a child that its row has; the others are the same for all.
+OF_CHILDREN = ("format", "channels", "costs", "low", *MEASURES)
+
+Array = NDArray[Any]
+# Called with the number of children that are ready, and that of all.
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class BundleCheck:
+    """A bundle that was read back: its size, and the worst check of a child."""
+
+    children: int
+    bytes: int
+    check: Check
+
+    def __str__(self) -> str:
+        return f"{self.children} children; worst child: {self.check}"
+
+
+def export_bundle(
+    run: Run,
+    path: str | Path,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> BundleCheck:
+    """Write all children of the front into one file, which `joslim_runtime` runs without torch.
+
+    The file has the weights of the full network once, and for each child its BatchNorm. It is read
+    back, and every child is compared with the network on the samples that the run has kept.
+
+    Args:
+        run: A run.
+        path: The file, NAME.joslim.
+        overwrite: Replace an existing file.
+        progress: Called with the number of children that are ready, and that of all.
+
+    Raises:
+        UserError: The path has another suffix or exists, or a package is missing.
+        RunFailed: A child of the file computes something else than the network.
+    """
+    if Path(path).suffix != SUFFIX:
+        raise UserError(f"out: a bundle is a {SUFFIX} file, {str(path)!r} given; type NAME{SUFFIX}")
+    FORMATS["onnx"].check_installed()
+    with destination(path, folder=False, overwrite=overwrite) as new:
+        samples = samples_of(run)
+        builder = Builder(run, samples)
+        points = list(run.front)
+        for number, point in enumerate(points, start=1):
+            builder.add(f"child-{number:02}", point)
+            if progress is not None:
+                progress(number, len(points))
+        builder.write(new)
+        return BundleCheck(len(points), new.stat().st_size, check_bundle(new, samples, builder))
+
+
+class Builder:
+    """Collects the weights, the graphs and the rows of the children."""
+
+    def __init__(self, run: Run, samples: Tensor) -> None:
+        self.run, self.samples = run, samples
+        self.full = {name: t.detach().cpu() for name, t in run.net.state_dict().items()}
+        self.values: list[Array] = []
+        self.tensors: list[dict[str, Any]] = []
+        self.graphs: dict[bytes, str] = {}
+        self.children: list[dict[str, Any]] = []
+        self.expected: dict[str, Tensor] = {}
+        self._count = 0
+        self._known: dict[tuple[tuple[int, ...], bytes], int] = {}
+        self._full_numbers: dict[str, int] = {}
+
+    def add(self, name: str, point: Any) -> None:
+        """Add a child: its row in the manifest, its graph, and its own values."""
+        run = self.run
+        widths = widths_of(run, point)
+        child = Child(run.net._cut(widths).cpu().eval(), metadata(run, widths))
+        self.expected[name] = scores_in_place(run, widths, self.samples)
+        state = {key: value.numpy() for key, value in child.weights.items()}
+        template = self._shared if self._fits(state, self.expected[name]) else make_template(child)
+        assert template is not None
+        self.children.append(
+            {
+                "name": name,
+                "costs": point.costs,
+                **{measure: getattr(point, measure) for measure in MEASURES},
+                "channels": [widths.channels[dim.name] for dim in run.net.space.dims],
+                "graph": self.graphs.setdefault(
+                    template.graph(state), f"graphs/{len(self.graphs) + 1}.onnx"
+                ),
+                "weights": [self._row(slot, state, widths) for slot in template.slots],
+            }
+        )
+
+    def _fits(self, state: dict[str, Array], expected: Tensor) -> bool:
+        return self._shared is not None and runs_as(self._shared, state, self.samples, expected)
+
+    @cached_property
+    def _shared(self) -> Template | None:
+        """The graph of all children, in which no size is fixed; None if torch cannot make it.
+
+        Where it does not fit a child, the child gets a graph of its own.
+        """
+        net, facts = self.run.net, metadata(self.run, self.run.net.space.full)
+        axes = {
+            f"{module}.{tensor}".lstrip("."): [
+                axis for axis, layout in enumerate(layouts) if layout.slimmable
+            ]
+            for module, plan in net._slim_net.plans.items()
+            for tensor, layouts in plan.tensors.items()
+        }
+        try:
+            return make_template(Child(net._cut(net.space.full).cpu().eval(), facts), axes)
+        except RunFailed:
+            return None
+
+    def _row(self, slot: Slot, state: dict[str, Array], widths: Widths) -> dict[str, Any]:
+        """Describe a weight: as a part of a shared tensor where that is exact, else on its own."""
+        if slot.tensor is None or slot.shift is not None:
+            return {"name": slot.name, "of": self._own(weight_of(slot, state))}
+        row: dict[str, Any] = {"name": slot.name}
+        if (kept := self._kept(slot.tensor, state[slot.tensor], widths)) is None:
+            return row | {"of": self._own(weight_of(slot, state))}
+        if slot.tensor not in self._full_numbers:
+            self._full_numbers[slot.tensor] = self._own(self.full[slot.tensor].numpy())
+        row["of"] = self._full_numbers[slot.tensor]
+        if kept != list(self.full[slot.tensor].shape):
+            row["keep"] = kept
+        if slot.norm is not None:
+            row["times"] = self._own(slot.norm.factors(state)[0].astype(np.float32))
+        return row
+
+    def _kept(self, name: str, value: Array, widths: Widths) -> list[Any] | None:
+        """What the child keeps of each axis of a tensor; None if its values are others."""
+        full, (module, _, tensor) = self.full[name], name.rpartition(".")
+        plan = self.run.net._slim_net.plans.get(module)
+        layouts = plan.tensors.get(tensor) if plan is not None else None
+        if layouts is None:
+            ranges = [[(0, size)] for size in full.shape]
+        else:
+            ranges = [layout.runs(widths.units) for layout in layouts]
+        part = full.numpy()
+        for axis, kept in enumerate(ranges):
+            part = np.concatenate([part.take(range(*r), axis) for r in kept], axis)
+        if part.shape != value.shape or not np.array_equal(part, value):
+            return None
+        return [
+            kept[0][1] if len(kept) == 1 and kept[0][0] == 0 else [list(r) for r in kept]
+            for kept in ranges
+        ]
+
+    def _own(self, value: Array) -> int:
+        """Add a tensor, unless an equal one is there; its number."""
+        content = np.asarray(value, np.float32, order="C")
+        key = (content.shape, hashlib.sha256(content.tobytes()).digest())
+        if key not in self._known:
+            self._known[key] = len(self.tensors)
+            self.tensors.append({"offset": self._count, "shape": list(content.shape)})
+            self.values.append(content.reshape(-1))
+            self._count += content.size
+        return self._known[key]
+
+    def write(self, file: Path) -> None:
+        """Write the zip file. Equal bundles are equal byte by byte."""
+        values = np.concatenate(self.values) if self.values else np.zeros(0, np.float32)
+        octets = values.astype("<f4").view(np.uint8).reshape(-1, 4)
+        entries = {LOW: octets[:, :3].T.tobytes(), HIGH: octets[:, 3].tobytes()}
+        entries |= {name: graph for graph, name in self.graphs.items()}
+        files = {
+            name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+            for name, content in entries.items()
+        }
+        manifest = {
+            "format": FORMAT,
+            **self._facts(),
+            "values": len(values),
+            "files": files,
+            "tensors": self.tensors,
+            "children": self.children,
+        }
+        text = json.dumps(manifest, separators=(",", ":"), allow_nan=False)
+        with zipfile.ZipFile(file, "w") as bundle:
+            for name, content in {MANIFEST: text.encode(), **entries}.items():
+                info = zipfile.ZipInfo(name)
+                info.compress_type = zipfile.ZIP_STORED if name == LOW else zipfile.ZIP_DEFLATED
+                bundle.writestr(info, content)
+
+    def _facts(self) -> dict[str, Any]:
+        """The facts of the manifest that hold for all children."""
+        run = self.run
+        facts = metadata(run, run.net.space.full)
+        return {
+            **{name: fact for name, fact in facts.items() if name not in OF_CHILDREN},
+            "crop": CENTRE if run.config.data.startswith("folder:") else 1.0,
+            "cost": run.front.key,
+            "dims": [{"name": dim.name, "full": dim.full} for dim in run.net.space.dims],
+        }
+
+
+def weight_of(slot: Slot, state: dict[str, Array]) -> Array:
+    """The value of a slot in a child with these tensors."""
+    if slot.shift is not None:
+        factor, shift = slot.shift.factors(state)
+        own = 0.0 if slot.tensor is None else state[slot.tensor].astype(np.float64)
+        return (shift + factor * own).astype(np.float32)
+    assert slot.tensor is not None
+    value = state[slot.tensor]
+    if slot.norm is None:
+        return value
+    factors = slot.norm.factors(state)[0].astype(np.float32)
+    return value * factors.reshape(-1, *[1] * (value.ndim - 1))
+
+
+def runs_as(template: Template, state: dict[str, Array], samples: Tensor, expected: Tensor) -> bool:
+    """Whether a graph with the weights of a child computes what the child computes."""
+    weights = [(slot.name, weight_of(slot, state)) for slot in template.slots]
+    try:
+        session = open_session(template.graph(state), weights)
+        compared([lambda x: tensor(session.run(None, {INPUT: x.numpy()})[0])], samples, expected)
+    except Exception:  # onnxruntime has many kinds, without a common class
+        return False
+    return True
+
+
+def check_bundle(file: Path, samples: Tensor, builder: Builder) -> Check:
+    """Read the file back, and compare every child with the network; the worst result."""
+    net = joslim_runtime.open(file, keep=1)
+    checks = []
+    for child in net.front:
+        try:
+            net.use(child)
+            expected = builder.expected[child.name]
+            checks.append(compared([lambda x: tensor(net(x.numpy()))], samples, expected))
+        except joslim_runtime.BundleError as error:
+            raise RunFailed(f"export: {error}; nothing is kept") from error
+    return Check(
+        max(check.difference for check in checks),
+        min(check.agreeing for check in checks),
+        len(samples),
+    )

@@ -1,0 +1,164 @@
+"""A bundle of a trained run: every child as the network computes it, and what is refused."""
+
+import json
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import joslim as package
+import joslim_runtime
+from joslim.cli import main
+from joslim.deploy import bundle as bundling
+from joslim.deploy.bundle import export_bundle
+from joslim.deploy.exporting import samples_of
+from joslim.errors import RunFailed, UserError
+from joslim.runs.run import Run
+
+pytest.importorskip("onnxscript")
+HOUSE = Path(package.__file__).parents[1]
+Program = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def made(finished: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As the command line writes it."""
+    path = tmp_path_factory.mktemp("bundle") / "net.joslim"
+    with pytest.raises(SystemExit) as stopped:
+        main(["export", str(finished.path), "--bundle", "-o", str(path)])
+    assert stopped.value.code == 0
+    return path
+
+
+def test_every_child_equals_the_network(made: Path, finished: Run) -> None:
+    net = joslim_runtime.open(made)
+    images = torch.randn(6, 3, 8, 8)
+    assert len(net.front) == len(finished.front)
+    for child, point in zip(net.front, finished.front):
+        with torch.no_grad():
+            expected = finished.net.child(point)(images).numpy()
+        np.testing.assert_allclose(net(images.numpy(), child), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_the_manifest_has_the_front(made: Path, finished: Run) -> None:
+    net = joslim_runtime.open(made)
+    for child, point in zip(net.front, finished.front):
+        assert child.costs == point.costs
+        assert child.train_loss == point.train_loss
+        assert (child.val_error, child.test_error) == (point.val_error, point.test_error)
+        names = [name for name, _ in net.dims]
+        assert dict(zip(names, child.channels)) == point.widths.channels
+    budget = finished.front[len(finished.front) // 2].costs["macs"]
+    assert net.use(macs=budget).costs == finished.front.pick(macs=budget).costs
+    assert net.classes == tuple("0123456789")
+    assert net.shape == (3, 8, 8)
+
+
+def test_weights_are_there_once(made: Path, finished: Run) -> None:
+    """All but the factor and the bias of each channel, which are a child's own."""
+    manifest = json.loads(zipfile.ZipFile(made).read("manifest.json"))
+    weights = sum(p.numel() for p in finished.net.parameters() if p.ndim > 1)
+    norms = [m for m in finished.net.modules() if isinstance(m, torch.nn.BatchNorm2d)]
+    channels = sum(len(norm.weight) for norm in norms)
+    most = weights + 10 + 2 * channels * len(finished.front)
+    assert weights < manifest["values"] <= most
+    assert len({child["graph"] for child in manifest["children"]}) == 1
+
+
+def test_no_path_and_no_name_of_a_layer_is_in_a_graph(made: Path) -> None:
+    with zipfile.ZipFile(made) as file:
+        graph = file.read("graphs/1.onnx")
+    assert b"conv" not in graph
+    assert b"layer" not in graph
+    assert str(HOUSE).encode() not in graph
+    assert len(graph) < 5000
+
+
+def test_images_are_classified_as_in_the_test(made: Path, finished: Run) -> None:
+    from joslim.data.digits import read
+
+    net = joslim_runtime.open(made)
+    images = read("test").pixels[:40]
+    data = package.load_data("digits")
+    plain, _ = data.plain("test", range(40))
+    net.use(net.front[0])
+    expected = net(plain.numpy()).argmax(1)
+    found = [net.classify(image.permute(1, 2, 0).numpy())[0] for image in images]
+    assert found == [net.classes[number] for number in expected]
+
+
+TEN_LINES = """
+import sys
+sys.modules["torch"] = sys.modules["onnx"] = None  # an import of them fails
+import numpy as np
+import joslim_runtime
+
+net = joslim_runtime.open(sys.argv[1])
+for child in net.front:
+    net.use(child.name)
+    np.save(f"{sys.argv[2]}/{child.name}.npy", net(np.load(f"{sys.argv[2]}/images.npy")))
+"""
+
+
+def test_a_process_without_torch(made: Path, finished: Run, tmp_path: Path) -> None:
+    images = samples_of(finished)
+    np.save(tmp_path / "images.npy", images.numpy())
+    command = [sys.executable, "-c", TEN_LINES, str(made), str(tmp_path)]
+    subprocess.run(command, cwd=HOUSE, check=True)
+    for number, point in enumerate(finished.front, start=1):
+        with torch.no_grad():
+            expected = finished.net.child(point)(images).numpy()
+        scores = np.load(tmp_path / f"child-{number:02}.npy")
+        np.testing.assert_allclose(scores, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_files_have_no_date(made: Path) -> None:
+    """Equal bundles are equal byte by byte."""
+    with zipfile.ZipFile(made) as file:
+        assert {info.date_time for info in file.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+
+
+def test_a_child_with_a_graph_of_its_own(
+    tiny_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is where torch cannot leave the sizes open."""
+    monkeypatch.setattr(bundling.Builder, "_shared", None)
+    check = export_bundle(tiny_run, tmp_path / "net.joslim").check
+    assert check.difference < 1e-5
+    assert [file.name for file in tmp_path.iterdir()] == ["net.joslim"]
+
+
+def test_a_mismatch_leaves_nothing(
+    tiny_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = bundling.Builder._own
+    monkeypatch.setattr(bundling.Builder, "_shared", None)
+    monkeypatch.setattr(bundling.Builder, "_own", lambda self, value: real(self, value + 1))
+    with pytest.raises(RunFailed, match="differs from the network"):
+        export_bundle(tiny_run, tmp_path / "net.joslim")
+    assert not list(tmp_path.iterdir())
+
+
+def test_another_suffix(tiny_run: Run, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"out: a bundle is a \.joslim file, .* type NAME\.joslim"):
+        export_bundle(tiny_run, tmp_path / "net.onnx")
+
+
+def test_bad_input_on_the_command_line(
+    made: Path, finished: Run, tmp_path: Path, refused: Program
+) -> None:
+    run = str(finished.path)
+    line = refused("export", run, "--bundle", "-o", str(made))
+    assert "exists; type another, or --overwrite" in line
+    out = str(tmp_path / "net.joslim")
+    line = refused("export", run, "--bundle", "--macs", "1M", "-o", out)
+    assert "a budget and --bundle exclude each other" in line
+    assert "leave out --bundle" in refused("export", run, "--bundle", "--int8", "-o", out)
+    assert "type NAME.joslim" in refused("export", run, "--bundle", "-o", str(tmp_path / "net"))
+    assert "not a run folder?" in refused("export", str(tmp_path), "--bundle", "-o", out)
