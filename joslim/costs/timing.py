@@ -27,6 +27,7 @@ from joslim.costs.counted import Params
 from joslim.errors import UserError, reason, unknown
 from joslim.files import json_count, shown
 from joslim.slimmable.net import SlimmableNet
+from joslim.slimmable.running import Inputs, call, refuse_meta
 from joslim.space import Widths
 
 log = logging.getLogger("joslim")
@@ -113,6 +114,7 @@ class Stopwatch:
     def __init__(
         self, net: SlimmableNet, setting: Setting, repeats: int, watch: Watch | None, children: int
     ) -> None:
+        refuse_meta(net)
         self.net, self.setting, self.repeats = net, setting, repeats
         self.device = device_of(net)
         self.inputs = inputs_of(net, setting.batch)
@@ -156,7 +158,7 @@ class Stopwatch:
 
         def run() -> Any:
             with torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32):
-                return function(*self.inputs)
+                return call(function, self.inputs)
 
         return run
 
@@ -197,7 +199,7 @@ def device_of(net: SlimmableNet) -> torch.device:
     return next(net.parameters()).device
 
 
-def inputs_of(net: SlimmableNet, batch: int) -> tuple[Any, ...]:
+def inputs_of(net: SlimmableNet, batch: int) -> Inputs:
     """The example on the device of the network, repeated to the size of the batch."""
 
     def repeated(leaf: Tensor) -> Tensor:
@@ -211,8 +213,8 @@ def inputs_of(net: SlimmableNet, batch: int) -> tuple[Any, ...]:
 
 
 def compiled(module: nn.Module) -> Callable[..., Any]:
-    def run(*inputs: Any) -> Any:
-        return module(*inputs)
+    def run(*inputs: Any, **keywords: Any) -> Any:
+        return module(*inputs, **keywords)
 
     # The compiler limits how often it compiles the same code object, and would give up after a few
     # children: each of them gets a copy.
@@ -220,14 +222,14 @@ def compiled(module: nn.Module) -> Callable[..., Any]:
     return torch.compile(run, dynamic=False)
 
 
-def onnx_forward(module: nn.Module, inputs: tuple[Any, ...], threads: int) -> Forward:
+def onnx_forward(module: nn.Module, inputs: Inputs, threads: int) -> Forward:
     runtime = import_onnxruntime()
     options = runtime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    inputs = tree_map_only(Tensor, Tensor.cpu, inputs)
+    args, keywords = ((), inputs) if isinstance(inputs, dict) else (inputs, None)
     with silent_export():
-        program = torch.onnx.export(
-            module.cpu(), tree_map_only(Tensor, Tensor.cpu, inputs), dynamo=True, verbose=False
-        )
+        program = torch.onnx.export(module.cpu(), args, kwargs=keywords, dynamo=True, verbose=False)
         assert program is not None
         content = program.model_proto.SerializeToString()
     session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])

@@ -174,6 +174,11 @@ def set_up(
     refuse_differences(_facts_to_share(images))
     torch.manual_seed(config.seed)
     network = load_model(config.model, len(images.classes)) if model is None else model
+    if torch.float64 in (torch.get_default_dtype(), *(p.dtype for p in network.parameters())):
+        raise UserError(
+            "model: runs compute in torch.float32, and this is torch.float64; type "
+            "torch.set_default_dtype(torch.float32), and model.float() for a module"
+        )
     net, fresh = make_net(network, images.shape, config.low, weights)
     settings = resolve(config, images, net)
     if isinstance(images, FolderData):
@@ -452,7 +457,6 @@ def fill_blank(net: SlimmableNet) -> None:
     """Give a network of `load_blank` memory for weights, which are still to be loaded."""
     if net.example[0].is_meta:
         net.to_empty(device="cpu")
-        net._slim_net.example = (blank_input(tuple(net.example[0].shape[1:])),)
 
 
 def find_maker(name: str) -> Callable[..., Any]:

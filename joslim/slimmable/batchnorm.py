@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from joslim.errors import UserError
 from joslim.slimmable.net import SlimmableNet
-from joslim.slimmable.running import tensors_in
+from joslim.slimmable.running import Inputs, as_inputs, call, refuse_meta, tensors_in
 
 Pair = tuple[Tensor, Tensor]
 
@@ -30,7 +30,7 @@ def recalibrate(net: nn.Module, batches: Iterable[Any]) -> None:
         net: A slimmable network, a child that was cut out, or any other module. In a module that
             holds slimmable networks, the active child of each and all other norms are set.
         batches: Input tensors, or tuples or lists whose first item is the input. An input is itself
-            a tuple if the network takes several.
+            a tuple if the network takes several, and a dictionary if it takes keyword arguments.
 
     Raises:
         UserError: There is no batch, or a batch does not begin with a tensor.
@@ -67,8 +67,10 @@ def set_running_statistics(net: nn.Module, averages: dict[str, Pair]) -> None:
 
 def statistics_of(net: nn.Module, batches: Iterable[Any]) -> dict[str, Pair]:
     """Compute the statistics that `recalibrate` sets, by the names of the norms."""
-    if isinstance(batches, Tensor):
-        raise UserError("batches: a tensor given, a sequence of batches needed; type [tensor]")
+    if isinstance(batches, (Tensor, Mapping)):
+        kind = type(batches).__name__
+        raise UserError(f"batches: {kind} given, a sequence of batches needed; type [batch]")
+    refuse_meta(net)
     norms: dict[str, Any] = {n: m for n, m in net.named_modules() if has_statistics(m)}
     averages: dict[str, Pair] = {}
     samples = 0
@@ -79,7 +81,7 @@ def statistics_of(net: nn.Module, batches: Iterable[Any]) -> dict[str, Pair]:
             samples += count
             for norm in norms.values():
                 norm.reset_running_stats()
-            net(*inputs)
+            call(net, inputs)
             for name, norm in norms.items():
                 if norm in ran:
                     now = (norm.running_mean, norm.running_var)
@@ -95,10 +97,10 @@ def has_statistics(module: nn.Module) -> bool:
     return isinstance(module, _NormBase) and module._buffers.get("running_mean") is not None
 
 
-def inputs_of(batch: Any) -> tuple[Any, ...]:
+def inputs_of(batch: Any) -> Inputs:
     """Return the inputs of a network in a batch: the batch itself, or its first item."""
     first = batch[0] if isinstance(batch, (tuple, list)) and batch else batch
-    inputs = first if isinstance(first, tuple) else (first,)
+    inputs = as_inputs(first)
     if not tensors_in(inputs) or not len(tensors_in(inputs)[0]):
         kind = type(batch).__name__
         raise UserError(f"batches: {kind} given, a tensor or a tuple that begins with one needed")

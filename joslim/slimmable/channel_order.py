@@ -33,7 +33,7 @@ from joslim.errors import UserError, unknown
 from joslim.slimmable.blueprint import Layout
 from joslim.slimmable.layer_specs import own_tensors
 from joslim.slimmable.net import SlimmableNet
-from joslim.slimmable.running import all_agree, no_side_effects, outputs_of
+from joslim.slimmable.running import Inputs, all_agree, no_side_effects, outputs_of, refuse_meta
 
 # Dim -> the new order of its units: position i gets the unit that was at order[i].
 Permutations = Mapping[int, Tensor]
@@ -100,6 +100,7 @@ def sort_channels(net: SlimmableNet, importance: str | Importance = "product") -
     """
     if not isinstance(net, SlimmableNet):
         raise UserError(f"net: {type(net).__name__} given, a slimmable network needed: joslim.slim")
+    refuse_meta(net)
     if not callable(importance):
         if importance not in IMPORTANCE:
             raise unknown("importance", importance, IMPORTANCE)
@@ -173,15 +174,13 @@ def units_of(net: SlimmableNet) -> list[int]:
 class Trial:
     """A copy of a network at full width, in double precision, on which permutations are tried."""
 
-    def __init__(self, net: SlimmableNet, example: tuple[Any, ...], seed: int = 0) -> None:
+    def __init__(self, net: SlimmableNet, example: Inputs, seed: int = 0) -> None:
         try:
             self._start(net, example, seed, torch.float64)
         except (RuntimeError, TypeError):  # forward needs another precision
             self._start(net, example, seed, torch.float32)
 
-    def _start(
-        self, net: SlimmableNet, example: tuple[Any, ...], seed: int, dtype: torch.dtype
-    ) -> None:
+    def _start(self, net: SlimmableNet, example: Inputs, seed: int, dtype: torch.dtype) -> None:
         def randomised_input(leaf: Any) -> Any:
             """Replace real tensors. Indices and masks stay, to be valid."""
             if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
@@ -190,6 +189,7 @@ class Trial:
             return torch.randn(leaf.shape, generator=generator, dtype=dtype).to(leaf.device)
 
         self.net = copy.deepcopy(net).to(dtype)
+        self.net.statistics.clear()  # they would not move with the channels
         self.net._switch(self.net.space.full)
         self.inputs = tree_map(randomised_input, example)
         with Precision() as seen:

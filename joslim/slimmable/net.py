@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
+from torch.utils._pytree import tree_map_only
 
 from joslim.errors import UserError, first_line
 from joslim.slimmable.blueprint import Blueprint, Layout
@@ -31,6 +32,7 @@ from joslim.slimmable.layers import (
     restore_layer,
 )
 from joslim.slimmable.plan import Frozen, LayerPlan, Plan
+from joslim.slimmable.running import Inputs
 from joslim.slimmable.tracing import Uncounted
 from joslim.space import Widths, WidthSpace
 
@@ -51,7 +53,7 @@ class NetState:
     uncounted: list[Uncounted]
     active: Widths
     # The input that costs are counted for: one sample, if the example is a batch.
-    example: tuple[Any, ...]
+    example: Inputs
     layers: list[tuple[nn.Module, LayerPlan]]
     norms: dict[str, nn.Module]
     statistics: dict[Widths, Statistics] = field(default_factory=dict)
@@ -103,8 +105,11 @@ class SlimmableNet(nn.Module):
         return self._slim_net.uncounted
 
     @property
-    def example(self) -> tuple[Any, ...]:
-        """The input that costs are counted for: one sample, if the example is a batch."""
+    def example(self) -> Any:
+        """The inputs that costs are counted for: one sample, if the example is a batch.
+
+        A tuple, or a dictionary of keyword arguments.
+        """
         return self._slim_net.example
 
     @property
@@ -241,6 +246,13 @@ class SlimmableNet(nn.Module):
         if "_slim_net" not in self.__dict__:  # a slice of a Sequential has no state
             return result
         state = self._slim_net
+        device = next((p.device for p in self.parameters()), torch.device("meta"))
+        if device.type != "meta":  # by `to_empty`, a network without values gets some
+            state.example = tree_map_only(
+                Tensor,
+                lambda t: torch.zeros_like(t, device=device) if t.is_meta else t,
+                state.example,
+            )
         for own in state.statistics.values():
             for name, (mean, var) in own.items():
                 own[name] = (fn(mean), fn(var))
@@ -255,7 +267,7 @@ RESERVED = (
 )
 
 
-def make_slimmable(model: nn.Module, plan: Plan, example: tuple[Any, ...]) -> SlimmableNet:
+def make_slimmable(model: nn.Module, plan: Plan, example: Inputs) -> SlimmableNet:
     """Apply a plan: change the classes of the model and of its layers, in place."""
     modules = dict(model.named_modules())
     norms: dict[str, nn.Module] = {

@@ -7,7 +7,7 @@ have buffers, dropout and outputs of any structure.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,8 +17,34 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
+from joslim.errors import UserError
+
+# The arguments of a network: positional ones in a tuple, keyword arguments in a dictionary.
+Inputs = tuple[Any, ...] | dict[str, Any]
+
 # Allowed difference of two outputs, as a share of the largest entry.
 TOLERANCE = 1e-4
+
+
+def as_inputs(given: Any) -> Inputs:
+    """Return the arguments of a network: the items of a mapping are keyword arguments."""
+    if isinstance(given, Mapping):
+        return dict(given)
+    return given if isinstance(given, tuple) else (given,)
+
+
+def call(model: Callable[..., Any], inputs: Inputs) -> Any:
+    """Run a model on its inputs."""
+    return model(**inputs) if isinstance(inputs, dict) else model(*inputs)
+
+
+def refuse_meta(net: nn.Module) -> None:
+    """Refuse a network on the meta device, where only shapes and costs are known."""
+    if any(parameter.is_meta for parameter in net.parameters()):
+        raise UserError(
+            "net: its weights are on the meta device and have no values; type "
+            "net.to_empty(device='cpu') and load its weights first"
+        )
 
 
 @contextmanager
@@ -72,13 +98,13 @@ def tensors_in(tree: Any, depth: int = 8) -> list[Tensor]:
     return [tensor for part in parts for tensor in tensors_in(part, depth - 1)]
 
 
-def outputs_of(model: nn.Module, inputs: tuple[Any, ...]) -> list[Tensor]:
+def outputs_of(model: nn.Module, inputs: Inputs) -> list[Tensor]:
     """Return all tensors that the model returns, and the real numbers behind integer ones.
 
     An argmax hides most errors of the scores that it was computed from, so these are compared too.
     """
     with RealSources() as sources:
-        outputs = tensors_in(model(*inputs))
+        outputs = tensors_in(call(model, inputs))
     reals = [real for output in outputs for real in sources.of(output)]
     return [tensor.detach().clone() for tensor in [*outputs, *reals]]
 

@@ -31,8 +31,12 @@ from joslim.slimmable.plan import (
     matching,
 )
 from joslim.slimmable.running import (
+    Inputs,
     agree,
     all_agree,
+    as_inputs,
+    call,
+    is_real,
     no_side_effects,
     outputs_of,
     tensors_in,
@@ -61,8 +65,9 @@ def slim(
     Args:
         model: Any `nn.Module`. It may carry defaults for the options below in an attribute
             `slim_defaults`, a dictionary; arguments take precedence.
-        example_input: One input tensor, or a tuple of the inputs of the model. Costs are counted
-            for its first sample.
+        example_input: One input tensor, a tuple of the inputs of the model, or a dictionary of its
+            keyword arguments. A tuple of integers is the shape of one input of real numbers. Costs
+            are counted for the first sample.
         low: Smallest share of its channels that a layer may keep, in (0, 1]; or one share per layer
             name, where patterns such as "layer3.*" work.
         keep: Names of layers that keep their full width.
@@ -86,8 +91,8 @@ def slim(
         >>> print(net.frozen[0].layer, "because", net.frozen[0].why)
         fc because it is an output of the network
     """
-    inputs = example_input if isinstance(example_input, tuple) else (example_input,)
     options = options_for(model, low=low, keep=keep, tie=tie, divisor=divisor)
+    inputs = example_of(model, example_input)
     check_fits(model, inputs)
     analysis = Analysis(model, first_sample(model, inputs), options)
     plan = analysis.settled_plan()
@@ -127,7 +132,19 @@ def options_for(model: nn.Module, **given: Any) -> Options:
     return Options(**values)
 
 
-def check_fits(model: nn.Module, inputs: tuple[Any, ...]) -> None:
+def example_of(model: nn.Module, given: Any) -> Inputs:
+    """Return the inputs of the model; a shape stands for zeros of the type of its parameters."""
+    if isinstance(given, (tuple, list)) and given and all(type(size) is int for size in given):
+        tensors = chain(model.parameters(), model.buffers()) if isinstance(model, nn.Module) else ()
+        like = next((t for t in tensors if t.is_floating_point()), torch.empty(0))
+        try:
+            return (like.new_zeros(given),)
+        except RuntimeError as error:
+            raise UserError(f"example_input: {given} is no shape: {first_line(error)}") from error
+    return as_inputs(given)
+
+
+def check_fits(model: nn.Module, inputs: Inputs) -> None:
     """Check that the model runs on its example, and that it has none of our attribute names."""
     if not isinstance(model, nn.Module):
         raise UserError(f"model: {type(model).__name__} given, a torch.nn.Module is needed")
@@ -159,15 +176,31 @@ def check_fits(model: nn.Module, inputs: tuple[Any, ...]) -> None:
         raise UserError(f"model: it has an attribute {taken[0]!r}, which joslim needs; rename it")
     try:
         with no_side_effects(model, training=False):
-            model(*inputs)
+            call(model, inputs)
     except Exception as error:
-        shapes = ", ".join(str(tuple(t.shape)) for t in tensors_in(inputs)) or repr(inputs)
+        advice = ""
+        own = next((p.dtype for p in model.parameters() if is_real(p)), None)
+        if isinstance(inputs, dict) and isinstance(error, TypeError):
+            advice = "; keys are keyword arguments, type ({...},) if it takes one dictionary"
+        elif own and any(is_real(t) and t.dtype != own for t in tensors_in(inputs)):
+            advice = f"; its parameters are {own}, type example.to({own})"
         raise UserError(
-            f"example_input: {type(model).__name__} does not run on {shapes}: {first_line(error)}"
+            f"example_input: {type(model).__name__} does not run on {described(inputs)}: "
+            f"{first_line(error)}{advice}"
         ) from error
 
 
-def first_sample(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+def described(inputs: Inputs) -> str:
+    """Return the shapes of the inputs, and the types of those without tensors."""
+    parts = []
+    for key, value in inputs.items() if isinstance(inputs, dict) else enumerate(inputs):
+        shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors_in(value))
+        name = f"{key}=" if isinstance(inputs, dict) else ""
+        parts.append(name + (shapes or type(value).__name__))
+    return ", ".join(parts) or "no input"
+
+
+def first_sample(model: nn.Module, inputs: Inputs) -> Inputs:
     """Return the first sample of the example, for which costs are counted.
 
     The first axis of an example may also be time, or points that attend to each other. Therefore
@@ -179,34 +212,38 @@ def first_sample(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         return inputs
     if len(sizes) == 1 and samples_are_independent(model, inputs, max(sizes)):
         return samples(inputs, 0, 1)
-    shapes = ", ".join(str(tuple(t.shape)) for t in tensors_in(inputs))
     if len(sizes) > 1:
-        why = "the inputs differ in its length"
+        why = "the first axis is no batch: the inputs differ in its length"
+    elif any(t.is_meta for t in tensors_in(inputs)):
+        why = "without values it cannot be told whether samples depend on each other; give one"
     else:
-        why = "its parts along it do not give the same parts of the outputs when they run alone"
+        why = (
+            "the first axis is no batch: "
+            "its parts along it do not give the same parts of the outputs when they run alone"
+        )
     warnings.warn(
-        f"example_input: costs are for all of {shapes}, since the first axis is no batch: {why}",
+        f"example_input: costs are for all of {described(inputs)}, since {why}",
         stacklevel=3,
     )
     return inputs
 
 
-def samples(inputs: tuple[Any, ...], start: int, stop: int) -> tuple[Any, ...]:
+def samples(inputs: Inputs, start: int, stop: int) -> Inputs:
     def sliced(leaf: Any) -> Any:
         return leaf[start:stop] if isinstance(leaf, Tensor) and leaf.dim() else leaf
 
     return tree_map(sliced, inputs)
 
 
-def samples_are_independent(model: nn.Module, inputs: tuple[Any, ...], count: int) -> bool:
+def samples_are_independent(model: nn.Module, inputs: Inputs, count: int) -> bool:
     """Tell whether the first and the last sample give the same outputs when they run alone.
 
     The first sample is not enough: in a recurrent network it does not depend on the others either.
     """
 
-    def outputs_and_macs(inputs: tuple[Any, ...]) -> tuple[list[Tensor], int]:
+    def outputs_and_macs(inputs: Inputs) -> tuple[list[Tensor], int]:
         with no_side_effects(model, training=False), Counter() as counter:
-            outputs = tensors_in(model(*inputs))
+            outputs = tensors_in(call(model, inputs))
         return outputs, counter.since_last_call()[0]
 
     try:
@@ -247,7 +284,7 @@ def is_part(alone: Tensor, whole: Tensor, position: int, count: int) -> bool:
 class Analysis:
     """The traces of a model, and the plans that follow from them."""
 
-    def __init__(self, model: nn.Module, inputs: tuple[Any, ...], options: Options) -> None:
+    def __init__(self, model: nn.Module, inputs: Inputs, options: Options) -> None:
         self.model = model
         self.inputs = inputs
         self.options = options

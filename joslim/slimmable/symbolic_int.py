@@ -36,15 +36,20 @@ def reason_of_comparison(other: Any) -> str:
     while frame is not None:
         path = Path(frame.f_code.co_filename)
         if path.is_relative_to(TORCH):
-            kinds = type(frame.f_locals.get("self")).__mro__
-            layers = [kind for kind in kinds if kind.__module__.startswith("torch.nn.modules")]
-            if layers and layers[0] is not torch.nn.Module:
-                return f"feeds nn.{layers[0].__name__}, which needs a fixed size"
+            if layer := torch_layer(frame.f_locals.get("self")):
+                return f"feeds {layer}, which needs a fixed size"
         elif frame.f_globals.get("__package__") != __package__:
             what = "another size" if isinstance(other, DerivedInt) else other
             return f"compared with {what} in {path.name}:{frame.f_lineno}"
         frame = frame.f_back
     return "compared in forward"
+
+
+def torch_layer(module: Any) -> str:
+    """Return the class of torch that a layer has, such as nn.LSTM, or "" for other modules."""
+    layers = (kind for kind in type(module).__mro__ if kind.__module__.startswith("torch.nn.mod"))
+    layer = next(layers, torch.nn.Module)
+    return "" if layer is torch.nn.Module else f"nn.{layer.__name__}"
 
 
 class DerivedInt(int):

@@ -31,7 +31,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from joslim.errors import UserError, first_line
 from joslim.slimmable import op_rules
 from joslim.slimmable.layer_specs import LayerSpec, own_tensors
-from joslim.slimmable.running import no_side_effects, tensors_in
+from joslim.slimmable.running import Inputs, call, no_side_effects, tensors_in
 from joslim.slimmable.symbolic_axes import (
     Algebra,
     Axis,
@@ -43,7 +43,7 @@ from joslim.slimmable.symbolic_axes import (
     resolve,
     variables,
 )
-from joslim.slimmable.symbolic_int import DerivedInt, Shape, SymbolicInt, plain
+from joslim.slimmable.symbolic_int import DerivedInt, Shape, SymbolicInt, plain, torch_layer
 
 Axes = list[Axis]
 # Operations by which a tensor leaves torch, so that further computation is not seen.
@@ -131,6 +131,7 @@ class Tracer(TorchFunctionMode):
         self.failure: OpFailed | None = None
         # Names of the modules that are running, the innermost last.
         self.stack = [""]
+        self.modules: dict[str, nn.Module] = {}
         # The operation that is running, for the rules.
         self.op = ""
         self.why = ""
@@ -352,9 +353,15 @@ class Tracer(TorchFunctionMode):
         self, outputs: list[Tensor], inputs: list[Tensor], macs: int, unknown: list[str]
     ) -> tuple[Axes, ...]:
         """Freeze the inputs of an operation without a rule; its result and cost are fixed then."""
-        why = f"no rule for {self.why}"
-        touched = (segment for x in inputs for axis in self.axes(x) for segment in axis)
-        self.algebra.freeze(tuple(touched), why)
+        reasons = [f"no rule for {self.why}"] * 3
+        layer = torch_layer(self.modules.get(self.stack[-1]))
+        if layer and not self.op.startswith("compiled"):
+            relations = ("feeds", "part of", "joined with")
+            reasons = [f"{relation} {layer}, which needs a fixed size" for relation in relations]
+        for constant, why in zip((False, True), reasons):
+            touched = (x for x in inputs if self.node(x).constant == constant)
+            axes = (axis for x in touched for axis in self.axes(x))
+            self.algebra.freeze(tuple(segment for axis in axes for segment in axis), why)
         self._current.multiplies = []
         if macs:
             weights = {id(x): x.numel() for x in inputs if self.node(x).constant}
@@ -365,7 +372,7 @@ class Tracer(TorchFunctionMode):
                 self.mark_uncounted("memory", f"maps inside {self.op}")
         if unknown:
             self.mark_uncounted("macs", f"{self.op} ({', '.join(unknown)})")
-        return tuple([fixed(size, why) for size in tensor.shape] for tensor in outputs)
+        return tuple([fixed(size, reasons[2]) for size in tensor.shape] for tensor in outputs)
 
 
 def variables_of(nodes: list[Node]) -> set[Var]:
@@ -481,7 +488,7 @@ def symbolic_attributes(specs: dict[nn.Module, LayerSpec], algebra: Algebra) -> 
 
 def trace(
     model: nn.Module,
-    inputs: tuple[Any, ...],
+    inputs: Inputs,
     specs: dict[nn.Module, LayerSpec],
     algebra: Algebra,
     training: bool,
@@ -493,6 +500,7 @@ def trace(
     from the final plan. OpFailed is raised where the model raised an error.
     """
     tracer = Tracer(algebra)
+    tracer.modules = dict(model.named_modules())
     names = {module: name for name, module in model.named_modules()}
     for module, spec in specs.items():
         for name, tensor in own_tensors(module).items():
@@ -519,7 +527,7 @@ def trace(
             nullcontext() if training or algebra.locked else tracer.counter,
             tracer,
         ):
-            output = model(*inputs)
+            output = call(model, inputs)
             tracer.check_unseen_kernels()
             for module, name, buffer, version in buffers:
                 if module._buffers.get(name) is not buffer or buffer._version != version:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from joslim.errors import UserError
 from joslim.slimmable import SlimmableNet, batch_statistics
 from joslim.slimmable.batchnorm import inputs_of
+from joslim.slimmable.running import Inputs, call
 from joslim.space import Widths
 from joslim.training.step import Criterion
 
@@ -23,8 +25,16 @@ KEPT_BATCHES = 64
 Metric = Callable[[Any, Any], Tensor]
 
 
-def wrong(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Return where the most likely class is not the label: [n, classes] and [n] -> [n]."""
+def wrong(outputs: Any, labels: Any) -> Tensor:
+    """Return where the most likely class is not the label: [n, classes] and [n] -> [n].
+
+    Outputs may also have the scores as `logits`, an item or an attribute.
+    """
+    items = outputs if isinstance(outputs, Mapping) else {}
+    outputs = items.get("logits", getattr(outputs, "logits", outputs))
+    if not (isinstance(outputs, Tensor) and isinstance(labels, Tensor)):
+        shapes = f"outputs {type(outputs).__name__}, labels {type(labels).__name__}"
+        raise UserError(f"metric: {shapes} are no class scores and classes; give front(metric=...)")
     if labels.ndim != 1 or labels.is_floating_point() or outputs.ndim != 2:
         shapes = f"outputs {tuple(outputs.shape)}, labels {tuple(labels.shape)} {labels.dtype}"
         raise UserError(f"metric: {shapes} are no class scores and classes; give front(metric=...)")
@@ -56,7 +66,7 @@ def score(
     with evaluating(net), batch_statistics(net):
         for child in children:
             with net.at(child):
-                losses.append(criterion(net(*inputs), labels).float())
+                losses.append(criterion(call(net, inputs), labels).float())
     return torch.stack(losses).tolist() if losses else []
 
 
@@ -67,7 +77,7 @@ def mean_loss(net: nn.Module, batches: Iterable[Any], criterion: Criterion) -> f
         for batch in batches:
             inputs, labels = on_device(net, batch)
             count = len(labels)
-            total += criterion(net(*inputs), labels).item() * count
+            total += criterion(call(net, inputs), labels).item() * count
             samples += count
     if not samples:
         raise UserError("batches: none given; a loss needs at least one")
@@ -89,7 +99,7 @@ def errors(
             inputs, labels = on_device(net, batch)
             for place, child in enumerate(children):
                 with net.at(child):
-                    faults = metric(net(*inputs), labels)
+                    faults = metric(call(net, inputs), labels)
                 totals[place] += faults.double().sum().item()
                 seen = faults.numel()
             samples += seen
@@ -98,14 +108,22 @@ def errors(
     return [(100 * total / samples, samples) for total in totals]
 
 
-def on_device(net: nn.Module, batch: Any) -> tuple[tuple[Any, ...], Any]:
-    """Return the inputs, as a tuple, and the labels of a batch on the device of the network."""
-    if not isinstance(batch, (tuple, list)) or len(batch) < 2:
-        kind = type(batch).__name__
-        raise UserError(f"batches: {kind} given, a tuple (inputs, labels) needed")
+def on_device(net: nn.Module, batch: Any) -> tuple[Inputs, Any]:
+    """Return the inputs and the labels of a batch on the device of the network."""
     device = next(net.parameters()).device
-    inputs = tuple(moved(value, device) for value in inputs_of(batch))
-    return inputs, moved(batch[1], device)
+    labels, inputs = labels_of(batch), inputs_of(batch)
+    return tree_map(lambda value: moved(value, device), (inputs, labels))
+
+
+def labels_of(batch: Any) -> Any:
+    """Return the labels of a batch: its second item, or the item "labels" of a dictionary."""
+    if isinstance(batch, Mapping) and "labels" in batch:
+        return batch["labels"]
+    if isinstance(batch, (tuple, list)) and len(batch) >= 2:
+        return batch[1]
+    kind = type(batch).__name__
+    needed = "a tuple (inputs, labels) needed, or a dictionary with the key 'labels'"
+    raise UserError(f"batches: {kind} given, {needed}")
 
 
 def moved(value: Any, device: torch.device) -> Any:
@@ -114,8 +132,9 @@ def moved(value: Any, device: torch.device) -> Any:
 
 def as_sequence(batches: Iterable[Any]) -> Sequence[Any]:
     """Return batches that can be indexed. The first batches of a mere iterable are kept."""
-    if isinstance(batches, Tensor):
-        raise UserError("scoring: a tensor given, a sequence of batches (inputs, labels) needed")
+    if isinstance(batches, (Tensor, Mapping)):
+        kind = type(batches).__name__
+        raise UserError(f"scoring: {kind} given, a sequence of batches (inputs, labels) needed")
     indexed = hasattr(batches, "__getitem__") and hasattr(batches, "__len__")
     result: Any = batches if indexed else list(islice(batches, KEPT_BATCHES))
     if not len(result):
@@ -130,5 +149,5 @@ def first_images(batches: Sequence[Any], images: int) -> list[Any]:
         if count >= images:
             break
         chosen.append(batches[position])
-        count += len(chosen[-1][1])
+        count += len(labels_of(chosen[-1]))
     return chosen

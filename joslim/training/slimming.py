@@ -37,6 +37,7 @@ from joslim.front import Front, check_cost_name, cost_key, non_dominated
 from joslim.search.base import Searcher
 from joslim.search.history import History, children_to_rescore
 from joslim.slimmable import SlimmableNet
+from joslim.slimmable.running import as_inputs, refuse_meta
 from joslim.space import Widths
 from joslim.training.distillation import Distillation, distillation
 from joslim.training.evaluate import Metric, as_sequence, first_images, score, wrong
@@ -66,8 +67,8 @@ class Slimming:
         method: Name of a training strategy in `joslim.METHODS`.
         cost: A name in `joslim.COSTS`, a function from `Widths` to a number, or a `Cost`.
         total_steps: Number of optimizer steps of the whole training.
-        scoring: Un-augmented training batches (inputs, labels). One of them scores all children of
-            a round.
+        scoring: Un-augmented training batches (inputs, labels), or dictionaries that hold the
+            inputs and "labels". One of them scores all children of a round.
         every: Steps between two choices of widths (the paper's K). By default such that about 1000
             children are visited, and at least 10.
         samples: Number of children chosen in each round, besides the full and the smallest (the
@@ -196,7 +197,7 @@ class Slimming:
         `advance`.
 
         Args:
-            x: Input of the network, or a tuple of inputs.
+            x: Input of the network, a tuple of inputs, or a dictionary of keyword arguments.
             y: Labels, as the criterion takes them.
             optimizer: Optimizer of the parameters of the network.
             criterion: Loss function of outputs and labels.
@@ -229,7 +230,7 @@ class Slimming:
         accumulate gradients. Afterwards `losses` holds the loss for each of `widths`.
 
         Args:
-            x: Input of the network, or a tuple of inputs.
+            x: Input of the network, a tuple of inputs, or a dictionary of keyword arguments.
             y: Labels, as the criterion takes them.
             criterion: Loss function of outputs and labels.
             differentiate: A function that is called with each loss instead of `loss.backward()`,
@@ -241,7 +242,7 @@ class Slimming:
         self.criterion = criterion
         self.net.statistics.clear()  # they belong to the weights before this step
         self._choose()
-        inputs = tuple(x) if isinstance(x, (tuple, list)) else (x,)
+        inputs = as_inputs(tuple(x) if isinstance(x, list) else x)
         self.losses = backward(
             self.model,
             self.net,
@@ -530,6 +531,7 @@ def _slimmable_inside(net: Any) -> SlimmableNet:
     slimmable = next((module for module in modules if isinstance(module, SlimmableNet)), None)
     if slimmable is None:
         raise UserError(f"net: {type(net).__name__} is not slimmable; type joslim.slim(...) first")
+    refuse_meta(slimmable)
     return slimmable
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from joslim.errors import RunFailed
 from joslim.slimmable import SlimmableNet
+from joslim.slimmable.running import Inputs, call
 from joslim.space import Widths
 from joslim.training.distillation import Distillation
 
@@ -28,7 +30,7 @@ def backward(
     model: nn.Module,
     net: SlimmableNet,
     widths: Sequence[Widths],
-    inputs: tuple[Any, ...],
+    inputs: Inputs,
     labels: Any,
     criterion: Criterion,
     distill: Distillation,
@@ -53,7 +55,7 @@ def backward(
         # A wrapper that is in its own `no_sync` already, to accumulate gradients, stays in it.
         reducing = reducer.no_sync() if reducer and child is not widths[-1] else nullcontext()
         with reducing, net.at(child):
-            outputs = model(*inputs)
+            outputs = call(model, inputs)
             if teacher is None:
                 teacher = detached(outputs)
                 loss = criterion(outputs, labels)
@@ -74,11 +76,14 @@ def detached(outputs: Any) -> Any:
     if isinstance(outputs, Tensor):
         return outputs.detach()
     if isinstance(outputs, dict):
-        fields = {key: detached(value) for key, value in outputs.items()}
-        return fields if type(outputs) is dict else type(outputs)(**fields)
+        items = {key: detached(value) for key, value in outputs.items()}
+        return items if type(outputs) is dict else type(outputs)(**items)
     if isinstance(outputs, (tuple, list)):
         values = [detached(value) for value in outputs]
         return type(outputs)(*values) if hasattr(outputs, "_fields") else type(outputs)(values)
+    if is_dataclass(outputs) and not isinstance(outputs, type):
+        parts = {part.name: getattr(outputs, part.name) for part in fields(outputs)}
+        return replace(outputs, **detached(parts))
     return outputs
 
 

@@ -130,6 +130,19 @@ def test_a_table_for_people(joslim: Run, monkeypatch: pytest.MonkeyPatch) -> Non
         assert word in printed
 
 
+def test_a_small_network_has_whole_numbers(
+    own: Path, joslim: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layers = "nn.Conv2d(1, 2, 1), nn.Conv2d(2, 2, 1), nn.Flatten(), nn.Linear(8, 2)"
+    (own / "small.py").write_text(
+        f"from torch import nn\ndef net(): return nn.Sequential({layers})"
+    )
+    monkeypatch.delitem(sys.modules, "small", raising=False)
+    rows = joslim("profile", "small:net", "--input", "1x2x2").stdout.splitlines()
+    (macs,) = (row for row in rows if "macs" in row)
+    assert macs.split()[3::2] == ["16", "16", str(4 * 2 + 4 * 2 * 2 + 8 * 2)]
+
+
 def test_a_narrow_terminal_loses_no_name(joslim: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     printed = joslim("profile", "mobilenet_v2", "--input", "3x32x32").stdout

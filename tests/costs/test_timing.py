@@ -276,6 +276,29 @@ def test_onnxruntime(net: SlimmableNet) -> None:
     np.testing.assert_allclose(output, expected.detach().numpy(), atol=1e-5)
 
 
+@pytest.mark.parametrize("backend", ["eager", "onnxruntime"])
+def test_keyword_inputs(backend: str) -> None:
+    if backend == "onnxruntime":
+        for package in ("onnx", "onnxruntime", "onnxscript"):
+            pytest.importorskip(package)
+
+    class Difference(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(4, 8), nn.Linear(8, 3)
+
+        def forward(self, *, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+            return self.two(self.one(left - 2 * right).relu())
+
+    inputs = {"right": torch.randn(1, 4), "left": torch.randn(1, 4)}
+    net = joslim.slim(Difference(), inputs)
+    child = net.space.smallest
+    output = Stopwatch(net, Setting(backend=backend, batch=2), 1, None, 1).forward(child)()
+    expected = net._cut(child)(**inputs).detach().repeat(2, 1)
+    output = output if backend == "eager" else torch.tensor(output[0])
+    assert torch.allclose(output, expected, atol=1e-5)
+
+
 @pytest.mark.parametrize("missing", ["onnx", "onnxruntime", "onnxscript"])
 def test_a_missing_package_is_named(
     missing: str, net: SlimmableNet, monkeypatch: pytest.MonkeyPatch

@@ -146,6 +146,20 @@ def test_what_is_refused(options: dict[str, Any], words: str) -> None:
     assert len(str(caught.value).splitlines()) == 1
 
 
+def test_double_precision_is_refused() -> None:
+    config = config_of({"steps": 4, "batch": 8, "front_images": 16})
+    with pytest.raises(UserError, match=r"^model: .* torch.float64; type .* model.float\(\)"):
+        set_up(config, model=resnet8().double())
+    torch.set_default_dtype(torch.float64)
+    try:
+        with pytest.raises(UserError, match=r"type torch.set_default_dtype\(torch.float32\)"):
+            set_up(config)
+        net = joslim.slim(resnet8(), (1, 3, 8, 8))
+        assert net.example[0].dtype == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_images_that_do_not_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in (MemoryError, RuntimeError):
 

@@ -195,6 +195,17 @@ def test_a_network_of_two_inputs_is_recalibrated(networks):
     assert set(net.statistics[net.space.smallest]) == set(norms(net))
 
 
+@pytest.mark.parametrize("wrap", [lambda x: {"x": x}, lambda x: ({"x": x}, 1)])
+def test_inputs_may_be_keyword_arguments(net, wrap):
+    data = batches(8, 8)
+    with net.at(net.space.smallest):
+        recalibrate(net, [wrap(x) for x in data])
+    right = oracle(plain_child(net, net.space.smallest), data)
+    assert_statistics(net.statistics[net.space.smallest], right)
+    with pytest.raises(UserError, match=r"^batches: dict given, a sequence .* type \[batch\]"):
+        recalibrate(net, {"x": data[0]})
+
+
 def test_a_reused_norm_averages_over_its_calls(networks):
     net = copy.deepcopy(networks.slimmed("ReusedModule")[1])
     data = [networks.inputs_for("ReusedModule", batch=8, seed=s)[0] for s in (1, 2)]

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import joslim
 from joslim import UserError
 from joslim.models import MODELS
-from joslim.slimmable import channel_order
+from joslim.slimmable import channel_order, statistics_of
 from joslim.slimmable.blueprint import Layout, Stretch
 from joslim.slimmable.channel_order import (
     IMPORTANCE,
@@ -263,6 +263,14 @@ def test_labels_are_not_taken_for_equal(scores, networks):
     assert {kept.dim for kept in sort_channels(net)} == {"a"}
     assert all(torch.allclose(x, y) for x, y in zip(run(net, (images,)), before))
     assert "c.weight" in moved(net, tensors)
+
+
+def test_statistics_of_the_full_child_are_no_hindrance():
+    net = joslim.slim(joslim.models.resnet8(), (1, 3, 8, 8))
+    joslim.recalibrate(net, [torch.randn(16, 3, 8, 8)])
+    net.statistics[net.space.full] = statistics_of(net, [torch.randn(16, 3, 8, 8)])  # as a front's
+    net._switch(net.space.full)
+    assert sort_channels(net) == []
 
 
 def test_a_network_that_returns_labels_is_sorted(networks):

@@ -6,6 +6,7 @@ import copy
 import pickle
 import re
 import warnings
+from collections import UserDict
 from typing import Any
 
 import numpy as np
@@ -267,6 +268,54 @@ def test_a_lone_tensor_and_a_tuple_are_the_same_example(networks):
     assert one.space == joslim.slim(networks.fresh("PReluNet"), (x,)).space
 
 
+class Keywords(nn.Module):
+    """Takes keyword arguments only, and returns a dictionary, as networks of transformers do."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(6, 10), nn.Linear(10, 8), nn.Linear(8, 3)
+
+    def forward(self, *, values, mask=None, labels=None):
+        x = self.second(self.first(values).relu()).relu()
+        return {"logits": self.last(x if mask is None else x * mask)}
+
+
+@pytest.mark.parametrize("wrap", [dict, UserDict])
+def test_items_of_a_dictionary_are_keyword_arguments(wrap):
+    inputs = {"mask": torch.rand(5, 8), "values": torch.randn(5, 6)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        net = joslim.slim(Keywords(), wrap({**inputs, "labels": None})).eval()
+        assert joslim.sort_channels(net) == []
+    assert [knob.name for knob in net.space.knobs] == ["first"]
+    assert {k: None if v is None else len(v) for k, v in net.example.items()} == {
+        "mask": 1, "values": 1, "labels": None,
+    }  # fmt: skip
+    assert joslim.cost("macs", net)(net.space.full) == 6 * 10 + 10 * 8 + 8 * 3
+    with net.at(net.space.smallest):
+        in_place = net(**inputs)["logits"]
+    assert torch.allclose(net.child(net.space.smallest)(**inputs)["logits"], in_place, atol=1e-6)
+
+
+def test_a_network_that_takes_one_dictionary():
+    class Dictionary(Keywords):
+        def forward(self, batch):
+            return super().forward(**batch)
+
+    inputs = {"values": torch.randn(5, 6)}
+    assert len(joslim.slim(Dictionary(), (inputs,)).space) == 2
+    with pytest.raises(UserError, match=r"keyword arg.* type \(\{...\},\) if it takes one dict"):
+        joslim.slim(Dictionary(), inputs)
+
+
+@pytest.mark.parametrize("shape", [(1, 6), [1, 6], torch.Size((1, 6))])
+@pytest.mark.parametrize("where", ["cpu", torch.float64, "meta"])
+def test_integers_are_the_shape_of_an_input(shape, where):
+    net = joslim.slim(Sequences(lambda x: x).to(where), shape)
+    (example,), weight = net.example, net.first.weight
+    assert (example.shape, example.dtype, example.device) == ((1, 6), weight.dtype, weight.device)
+
+
 # --- bad input ------------------------------------------------------------------------------------
 
 
@@ -287,6 +336,20 @@ BAD = {
     "nothing to slim": (OnlyHead, torch.zeros(1, 4), {}, r"^model: OnlyHead has nothing to slim"),
     "no weights": (nn.ReLU, torch.zeros(1, 4), {}, r"^model: ReLU has nothing to slim"),
     "wrong example": (OnlyHead, torch.zeros(1, 5), {}, r"^example_input: OnlyHead .*\(1, 5\)"),
+    "other precision": (
+        OnlyHead,
+        torch.zeros(1, 4).double(),
+        {},
+        r"^example_input: .* type example.to\(torch.float32\)$",
+    ),
+    "an array": (OnlyHead, np.zeros((1, 4)), {}, r"^example_input: OnlyHead does not run on ndarr"),
+    "a shape below zero": (OnlyHead, (1, -4), {}, r"^example_input: \(1, -4\) is no shape"),
+    "unknown keyword": (
+        OnlyHead,
+        {"y": torch.zeros(1, 4)},
+        {},
+        r"^example_input: OnlyHead does not run on y=\(1, 4\): .*'y'",
+    ),
     "no example": (OnlyHead, (), {}, r"^example_input: OnlyHead does not run"),
     "taken name": (Reserved, torch.zeros(1, 4), {}, r"^model: .*'space'"),
     "low of zero": (OnlyHead, torch.zeros(1, 4), {"low": 0}, r"^low: 0 is outside \(0, 1\]"),
@@ -560,6 +623,47 @@ def test_what_feeds_a_recurrent_layer_says_so():
     net = joslim.slim(Recurrent(), torch.zeros(1, 5, 6))
     reasons = {frozen.layer: frozen.why for frozen in net.frozen}
     assert reasons["second"] == "feeds nn.LSTM, which needs a fixed size"
+
+
+@pytest.mark.parametrize("layer", ["LSTM", "GRU", "RNN", "GRUCell", "MultiheadAttention"])
+def test_frozen_layers_name_the_layer_of_torch(layer):
+    class Around(Sequences):
+        def __init__(self):
+            super().__init__(None)
+            self.layer = getattr(nn, layer)(8, 2 if layer.startswith("M") else 8)
+            self.beside = nn.Linear(6, 8)
+
+        def forward(self, x):
+            y = self.second(self.first(x))
+            result = self.layer(y, y, y) if layer.startswith("M") else self.layer(y)
+            result = result[0] if isinstance(result, tuple) else result
+            return self.last(result + self.third(self.beside(x)))
+
+    net = joslim.slim(Around(), torch.zeros(1, 6))
+    reasons = {frozen.layer: frozen.why for frozen in net.frozen}
+    needs = f"nn.{layer}, which needs a fixed size"
+    assert reasons["second"] == f"feeds {needs}"
+    assert reasons["layer"] == f"part of {needs}"
+    assert reasons["third"] == f"joined with {needs}"
+
+
+def test_a_batch_without_values_is_priced_whole_and_that_is_said() -> None:
+    with pytest.warns(UserWarning, match=r"\(2, 3, 16, 16\), since without values it"):
+        joslim.slim(joslim.models.resnet8().to("meta"), (2, 3, 16, 16))
+
+
+def test_a_network_without_values_computes_nothing_until_it_has_some() -> None:
+    net = joslim.slim(joslim.models.resnet8().to("meta"), (1, 3, 16, 16))
+    batch = (torch.zeros(2, 3, 16, 16), torch.zeros(2, dtype=torch.long))
+    for act in (
+        lambda: joslim.sort_channels(net),
+        lambda: joslim.recalibrate(net, [batch]),
+        lambda: joslim.cost("latency", net)(net.space.full),
+        lambda: joslim.explore(net, [batch], F.cross_entropy),
+    ):
+        with pytest.raises(UserError, match=r"^net: .* meta device .* type net.to_empty"):
+            act()
+    assert net.to_empty(device="cpu").example[0].device.type == "cpu"
 
 
 @pytest.mark.parametrize("batch", [1, 2])

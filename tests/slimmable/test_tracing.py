@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils.flop_counter import FlopCounterMode
 
 import joslim
@@ -230,6 +231,35 @@ COUNTED = {
         2 * (2 * 3) * 5 * 7 * 8,
     ),
     "lstm": (lambda: nn.LSTM(6, 4)(torch.zeros(7, 2, 6)), 7 * 2 * 4 * 4 * (6 + 4)),
+    "lstm of two layers, both ways": (
+        lambda: nn.LSTM(6, 4, num_layers=2, bidirectional=True)(torch.zeros(7, 2, 6)),
+        7 * 2 * 2 * 4 * 4 * ((6 + 4) + (2 * 4 + 4)),
+    ),
+    "lstm with projections": (
+        lambda: nn.LSTM(6, 4, proj_size=3)(torch.zeros(7, 2, 6)),
+        7 * 2 * (4 * 4 * (6 + 3) + 3 * 4),
+    ),
+    "lstm of packed sequences": (
+        lambda: nn.LSTM(6, 4)(pack_padded_sequence(torch.zeros(7, 2, 6), [7, 5])),
+        (7 + 5) * 4 * 4 * (6 + 4),
+    ),
+    "gru": (lambda: nn.GRU(6, 4)(torch.zeros(7, 2, 6)), 7 * 2 * 3 * 4 * (6 + 4)),
+    "attention layer": (
+        lambda: nn.MultiheadAttention(8, 2, batch_first=True)(*[torch.zeros(3, 5, 8)] * 3),
+        3 * (5 * 8 * 8 * 4 + 2 * 5 * 5 * 8),
+    ),
+    "attention layer of other inputs": (
+        lambda: nn.MultiheadAttention(8, 2, kdim=6, vdim=4)(
+            torch.zeros(5, 3, 8), torch.zeros(7, 3, 6), torch.zeros(7, 3, 4), need_weights=False
+        ),
+        3 * (5 * 8 * 8 + 7 * 6 * 8 + 7 * 4 * 8 + 2 * 5 * 7 * 8 + 5 * 8 * 8),
+    ),
+    "encoder in training": (
+        lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 2)(
+            torch.zeros(5, 3, 8)
+        ),
+        2 * 3 * (5 * 8 * 8 * 4 + 2 * 5 * 5 * 8 + 2 * 5 * 8 * 16),
+    ),
     "lstm_cell": (lambda: nn.LSTMCell(6, 4)(torch.zeros(2, 6)), 2 * 4 * 4 * (6 + 4)),
     "encoder layer": (
         lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()(torch.zeros(3, 5, 8)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -205,6 +206,15 @@ def test_a_batch_without_labels_is_refused(wrong_batch: object) -> None:
 def test_wrong_samples() -> None:
     outputs = torch.tensor([[1.0, 2.0], [3.0, 0.0], [0.0, 1.0]])
     assert wrong(outputs, torch.tensor([1, 1, 0])).tolist() == [False, True, True]
+
+
+def test_wrong_samples_by_logits() -> None:
+    scores, labels = torch.eye(2), torch.tensor([0, 0])
+    for outputs in ({"logits": scores}, SimpleNamespace(logits=scores)):
+        assert wrong(outputs, labels).tolist() == [False, True]
+    for outputs, given in (({"boxes": scores}, labels), (scores, [0, 0])):
+        with pytest.raises(UserError, match=r"^metric: .* give front\(metric=...\)"):
+            wrong(outputs, given)
 
 
 def test_evaluating_restores_after_an_error() -> None:

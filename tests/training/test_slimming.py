@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -504,6 +505,67 @@ def test_outputs_packed_in_a_dict(digits: Data) -> None:
     assert front.error == "test_error"
 
 
+@dataclass
+class Record:
+    logits: Tensor
+    loss: Tensor | None = None
+
+
+class Answer(dict[str, Tensor]):
+    """A dictionary with its items as attributes, as networks of transformers return it."""
+
+    def __getattr__(self, name: str) -> Tensor:
+        if name not in self:
+            raise AttributeError(name)
+        return self[name]
+
+
+class Keywords(Layers):
+    """Takes an image by its name and, perhaps, its labels, with which it computes the loss."""
+
+    def __init__(self, answer: Callable[..., Any]) -> None:
+        super().__init__()
+        self.answer = answer
+
+    def forward(self, *, pixel_values: Tensor, labels: Tensor | None = None) -> Any:  # type: ignore[override]
+        logits = super().forward(pixel_values)
+        loss = {} if labels is None else {"loss": F.cross_entropy(logits, labels)}
+        return self.answer(logits=logits, **loss)
+
+
+@pytest.mark.parametrize("answer", [Record, Answer])
+def test_batches_that_are_dictionaries_train_the_same_network(
+    digits: Data, answer: Callable[..., Any]
+) -> None:
+    def named(batches: Any) -> list[dict[str, Tensor]]:
+        return [{"pixel_values": x, "labels": y} for x, y in batches]
+
+    def loss(outputs: Any, labels: Tensor) -> Tensor:
+        return outputs.loss
+
+    plain = slimming_of(digits)
+    torch.manual_seed(0)
+    net = joslim.slim(Keywords(answer), {"pixel_values": torch.zeros(2, 1, 8, 8)}, low=0.25)
+    by_name = slimming_of(
+        digits,
+        net,
+        scoring=named(plain.scoring),
+        distill=lambda s, t: soft_cross_entropy(s.logits, t.logits),
+    )
+    train(plain, digits, 6)
+    optimizer = sgd(net)
+    for _, (x, y) in zip(range(6), digits.batches(0, 32)):
+        torch.manual_seed(by_name.steps)
+        by_name.step({"pixel_values": x, "labels": y}, y, optimizer, loss)
+    for (name, mine), theirs in zip(net.state_dict().items(), plain.net.state_dict().values()):
+        assert torch.equal(mine, theirs), name
+    val = digits.sweep("test", 512)
+    front, expected = by_name.front(images=256, val=named(val)), plain.front(images=256, val=val)
+    assert [vars(point) for point in front] == [vars(point) for point in expected]
+    again = joslim.explore(net, named(plain.scoring), loss, children=4, val=named(val))
+    assert again.error == "val_error"
+
+
 def test_a_wrapped_network(digits: Data) -> None:
     class Wrapper(nn.Module):
         def __init__(self, module: nn.Module) -> None:
@@ -545,7 +607,8 @@ def test_a_wrapped_network(digits: Data) -> None:
         ({"cost": "flops"}, "cost: .*'flops'.*macs"),
         ({"scoring": []}, "scoring: no batches"),
         ({"scoring": iter([])}, "scoring: no batches"),
-        ({"scoring": torch.zeros(4, 1, 8, 8)}, "scoring: a tensor given"),
+        ({"scoring": torch.zeros(4, 1, 8, 8)}, "scoring: Tensor given"),
+        ({"scoring": {"x": torch.zeros(4, 1, 8, 8)}}, "scoring: dict given, a sequence of batches"),
         ({"net": nn.Linear(3, 3)}, r"net: Linear is not slimmable; type joslim\.slim"),
         ({"net": "resnet20"}, "net: str is not slimmable"),
     ],
