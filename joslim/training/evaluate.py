@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from joslim.errors import UserError
 from joslim.slimmable import SlimmableNet, batch_statistics
@@ -111,6 +112,7 @@ def moved(value: Any, device: torch.device) -> Any:
 
 def as_sequence(batches: Iterable[Any]) -> Sequence[Any]:
     """Return batches that can be indexed. The first batches of a mere iterable are kept."""
+    refuse_dataset("scoring", batches)
     if isinstance(batches, Tensor):
         raise UserError("scoring: a tensor given, a sequence of batches (inputs, labels) needed")
     indexed = hasattr(batches, "__getitem__") and hasattr(batches, "__len__")
@@ -118,6 +120,16 @@ def as_sequence(batches: Iterable[Any]) -> Sequence[Any]:
     if not len(result):
         raise UserError("scoring: no batches given; at least one of (inputs, labels) is needed")
     return result
+
+
+def refuse_dataset(field: str, batches: Any) -> None:
+    """Refuse a Dataset, whose items are samples and not batches."""
+    if isinstance(batches, Dataset):
+        kind = type(batches).__name__
+        raise UserError(
+            f"{field}: {kind} given, a Dataset of samples; batches (inputs, labels) are needed; "
+            f"type {field}=DataLoader(dataset, batch_size=64)"
+        )
 
 
 def first_images(batches: Sequence[Any], images: int) -> list[Any]:

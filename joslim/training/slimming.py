@@ -7,7 +7,7 @@
 
 A round goes from the history to children to steps: `method.choose` solves the width problem
 (equation 6) with the weights fixed, `backward` trains some of the children that it chose (equation
-7). `explore` solves the width problem alone, on weights that are trained already.
+7). `ChildSearch` is the part of it that leaves the weights alone.
 
 Symbols of the paper: K is `every`, the steps between two choices of widths; M is `samples`, the
 widths that are chosen; H is `history`.
@@ -16,31 +16,23 @@ widths that are chosen; H is `history`.
 from __future__ import annotations
 
 import math
-import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from joslim.costs import Cost
-from joslim.costs import cost as make_cost
-from joslim.costs.base import FunctionCost
-from joslim.distributed import broadcast, gathered, is_first, shared_out
 from joslim.errors import UserError
 from joslim.files import STEPS_LIMIT, json_count
-from joslim.front import Front, check_cost_name, cost_key, non_dominated
+from joslim.front import Front, non_dominated
 from joslim.search.base import Searcher
-from joslim.search.history import History, children_to_rescore
-from joslim.slimmable import SlimmableNet
+from joslim.search.history import children_to_rescore
 from joslim.space import Widths
 from joslim.training.distillation import Distillation, distillation
-from joslim.training.evaluate import Metric, as_sequence, first_images, score, wrong
-from joslim.training.judging import choose_finalists, judge
+from joslim.training.evaluate import Metric, wrong
+from joslim.training.exploring import ChildSearch, at_least_one
 from joslim.training.methods import choose_searcher
 from joslim.training.methods import method as find_method
 from joslim.training.methods import preset as find_preset
@@ -54,7 +46,7 @@ CHILDREN = 1000
 LEAST_EVERY = 10
 
 
-class Slimming:
+class Slimming(ChildSearch):
     """Trains a network at many widths at once and chooses the widths while it trains.
 
     This is the alternating optimization of the paper (equations 6 and 7) for a training loop of
@@ -126,7 +118,7 @@ class Slimming:
         rescore: int | None = None,
         seed: int = 0,
     ) -> None:
-        self.total_steps = _at_least_one("total_steps", total_steps)
+        self.total_steps = at_least_one("total_steps", total_steps)
         self.name, self.method = find_method(method)
         self.preset = find_preset(preset)
         given = {
@@ -143,17 +135,11 @@ class Slimming:
         if widths is not None and self.method.sandwich:
             raise UserError(f"widths: only method single trains given widths, not {self.name!r}")
         self.alone = widths
-        self.searcher = choose_searcher(searcher, self.name, self.preset, search_options or {})
+        chosen = choose_searcher(searcher, self.name, self.preset, search_options or {})
         self.distill = distillation(distill)
+        super().__init__(net, cost, chosen, scoring, seed)
         # What is called to train: the network or a wrapper of it.
         self.model = net
-        self.net = _slimmable_inside(net)
-        self.space = self.net.space
-        self.cost = cost if isinstance(cost, Cost) else make_cost(cost, self.net)
-        check_cost_name(cost_key(self.cost.name))
-        if isinstance(self.cost, FunctionCost):
-            self.cost.try_out()
-        self.scoring = as_sequence(scoring)
         self.samples = self.sandwich.samples
         # The first step at which other widths than the full one are trained.
         first = self.sandwich.full_first if self.method.sandwich else 0.0
@@ -166,15 +152,8 @@ class Slimming:
         most = checked(SEARCH_FIELDS["rescore"], rescore)
         self.rescore_budget: int = most or self.preset.rescore(self.every)
 
-        self.history = History(self.cost)
-        self.rng = np.random.default_rng(seed)
-        self.criterion: Criterion | None = None
-        self.steps = 0
         # Passes forward and backward to train; `scoring_passes` are forward only.
         self.passes = 0
-        self.scoring_passes = 0
-        # Seconds that the parts of a training took, for people to read: nothing depends on it.
-        self.seconds: defaultdict[str, float] = defaultdict(float)
         # The widths that are trained in this step, and their losses.
         self.widths: list[Widths] = []
         self.losses = torch.zeros(0)
@@ -308,43 +287,11 @@ class Slimming:
         """Number of the present round of K steps, which decides the scoring batch."""
         return self.steps // self.every
 
-    def propose(self, count: int) -> list[Widths]:
-        """Ask the searcher for the children to evaluate next; all processes get the same ones.
-
-        Args:
-            count: Number of children.
-        """
-        proposed = None
-        with timed(self.seconds, "search"):
-            if is_first():
-                found = self.searcher.propose(self.history, count, self.rng)
-                proposed = [child.counts for child in found], self.rng.bit_generator.state
-            proposed = broadcast(proposed)
-        assert proposed is not None
-        children, self.rng.bit_generator.state = proposed
-        return [self.space.of_counts(counts) for counts in children]
-
-    def score(self, children: Sequence[Widths]) -> list[float]:
-        """Compute the losses of children on the scoring batch of this round.
-
-        Args:
-            children: Children of the network.
-        """
-        batch = self.scoring[self.round % len(self.scoring)]
-        self.scoring_passes += len(children)
-        with timed(self.seconds, "scoring"):
-            return gathered(score(self.net, shared_out(children), batch, self._criterion()))
-
     def rescore(self) -> None:
         """Score the children again whose losses in the history are most out of date."""
         ids = children_to_rescore(self.history, self.rescore_budget)
         losses = self.score([self.history.visits[i].widths for i in ids])
         self.history.record(dict(zip(ids, losses)), self.steps)
-
-    def _criterion(self) -> Criterion:
-        if self.criterion is None:
-            raise UserError("criterion: none given yet; type slimming.front(criterion=...)")
-        return self.criterion
 
     # The front
 
@@ -387,14 +334,10 @@ class Slimming:
         if self._finished_at != self.steps:
             self.method.finish(self)
             self._finished_at = self.steps
-        finalists = choose_finalists(self.history, self.preset.finalists, self.score, self.steps)
-        return judge(
-            self.net,
-            self.history,
-            finalists,
-            self._criterion(),
-            first_images(self.scoring, images) if batches is None else [*batches],
-            step=self.steps,
+        return self.judge(
+            self.preset.finalists,
+            batches,
+            images,
             val=val,
             test=test,
             metric=metric,
@@ -467,79 +410,3 @@ class Slimming:
 def default_every(steps: int, samples: int) -> int:
     """Return the K with which so many steps visit `CHILDREN` children; fewer in short trainings."""
     return max(LEAST_EVERY, math.floor(steps * samples / CHILDREN))
-
-
-def explore(
-    net: SlimmableNet,
-    batches: Iterable[Any],
-    criterion: Criterion,
-    *,
-    cost: str | Callable[[Widths], float] | Cost = "macs",
-    searcher: str | Searcher = "targeted",
-    children: int = 200,
-    seed: int = 0,
-    **options: Any,
-) -> Front:
-    """Search the Pareto front of a network whose weights are trained already.
-
-    Args:
-        net: The slimmable network.
-        batches: Un-augmented training batches (inputs, labels).
-        criterion: Loss function of outputs and labels.
-        cost: A name in `joslim.COSTS`, a function from `Widths` to a number, or a `Cost`.
-        searcher: A `Searcher`, or a name in `joslim.SEARCHERS`.
-        children: Number of children to evaluate.
-        seed: Random seed of the search.
-        options: Options of `Slimming.front`, such as `val` and `test`.
-
-    Returns:
-        The front, sorted by cost.
-
-    Raises:
-        UserError: A setting is not valid.
-        RunFailed: No child has a finite loss.
-
-    Examples:
-        >>> run = joslim.load("runs/digits")
-        >>> batches = joslim.load_data("digits").sweep("train", batch=64, limit=64)
-        >>> front = joslim.explore(run.net, batches, nn.functional.cross_entropy, children=12)
-        >>> front.cost
-        'macs'
-    """
-    # The end of a BigNAS training, which searches after its last step, without the steps.
-    slimming = Slimming(
-        net,
-        method="bignas",
-        cost=cost,
-        total_steps=1,
-        scoring=batches,
-        searcher=searcher,
-        seed=seed,
-    )
-    slimming.children = _at_least_one("children", children)
-    return slimming.front(criterion, **options)
-
-
-def _slimmable_inside(net: Any) -> SlimmableNet:
-    """Return the slimmable network, which may be inside a wrapper."""
-    modules = net.modules() if hasattr(net, "modules") else ()
-    slimmable = next((module for module in modules if isinstance(module, SlimmableNet)), None)
-    if slimmable is None:
-        raise UserError(f"net: {type(net).__name__} is not slimmable; type joslim.slim(...) first")
-    return slimmable
-
-
-def _at_least_one(field: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise UserError(f"{field}: {value!r} is not a whole number of at least 1")
-    return int(value)
-
-
-@contextmanager
-def timed(seconds: dict[str, float], part: str) -> Iterator[None]:
-    """Add the time that the block takes to `seconds[part]`."""
-    start = time.perf_counter()
-    try:
-        yield
-    finally:
-        seconds[part] += time.perf_counter() - start

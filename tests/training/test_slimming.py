@@ -8,7 +8,7 @@ import io
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
 
 import joslim
 from joslim import METHODS, Data, Slimming, UserError, Widths
 from joslim.front import non_dominated
-from joslim.search.mobo import RandomScalarized, Scalarized
+from joslim.search.mobo import Scalarized
 from joslim.search.nsga2 import Evolution
 from joslim.search.targeted import Targeted
 from joslim.training.distillation import soft_cross_entropy
-from joslim.training.evaluate import KEPT_BATCHES, errors
+from joslim.training.evaluate import errors
 from joslim.training.slimming import default_every
 
 from .small import Layers, make, sgd, slimming_of, train
@@ -620,66 +619,6 @@ def test_options_of_the_search(digits: Data) -> None:
         slimming_of(digits, searcher="random", search_options={"beta": 0.5})
     with pytest.raises(UserError, match="search_options: they go with the name"):
         slimming_of(digits, searcher=Targeted(), search_options={"beta": 0.5})
-
-
-# Searches on frozen weights
-
-
-@pytest.mark.parametrize(
-    "searcher",
-    [
-        "random",
-        "targeted",
-        "nsga2",
-        Targeted(pool=30, local=10, rounds=1),
-        RandomScalarized(restarts=1, raw_samples=8, iterations=5, fit_iterations=5),
-    ],
-    ids=["random", "targeted", "nsga2", "Targeted", "RandomScalarized"],
-)
-def test_explore_a_trained_network(digits: Data, searcher: Any) -> None:
-    net = make()
-    train(slimming_of(digits, net, method="slim"), digits, 12)
-    state = copy.deepcopy(net.state_dict())
-    batches = digits.sweep("train", 128, 256)
-    front = joslim.explore(
-        net, batches, F.cross_entropy, searcher=searcher, children=16, test=batches, images=256
-    )
-    assert len(front) >= 2
-    assert front[0].costs["macs"] < front[-1].costs["macs"]
-    assert all(point.test_error is not None for point in front)
-    for name, value in net.state_dict().items():
-        assert torch.equal(value, state[name]), name
-
-
-def test_explore_another_cost(digits: Data) -> None:
-    def energy(widths: Widths) -> float:
-        return float(sum(widths.counts))
-
-    batches = digits.sweep("train", 128, 256)
-    front = joslim.explore(make(), batches, F.cross_entropy, cost=energy, children=10)
-    assert front.cost == "energy"
-    assert front.span == (18, 72)
-    assert front.pick(energy=72).costs["energy"] <= 72
-
-
-def test_explore_needs_children(digits: Data) -> None:
-    with pytest.raises(UserError, match="children: 0 "):
-        joslim.explore(make(), digits.sweep("train", 128), F.cross_entropy, children=0)
-
-
-def test_what_can_only_be_iterated_over_is_kept(digits: Data) -> None:
-    x, y = digits.plain("train", np.arange(200))
-    loader = DataLoader(TensorDataset(x, y), batch_size=50, shuffle=True)
-    slimming = slimming_of(digits, scoring=loader)
-    assert len(slimming.scoring) == 4
-    train(slimming, digits, 6)
-    assert len(slimming.front(images=100)) >= 1
-
-    def endless() -> Iterator[Any]:
-        while True:
-            yield x[:4], y[:4]
-
-    assert len(slimming_of(digits, scoring=endless()).scoring) == KEPT_BATCHES
 
 
 @pytest.mark.parametrize("price", [float("nan"), float("inf"), -3.0, 0.0])
