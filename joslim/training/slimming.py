@@ -16,6 +16,7 @@ widths that are chosen; H is `history`.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -30,14 +31,21 @@ from joslim.front import Front, non_dominated
 from joslim.search.base import Searcher
 from joslim.search.history import children_to_rescore
 from joslim.space import Widths
-from joslim.training.distillation import Distillation, distillation
+from joslim.training.distillation import Distillation
 from joslim.training.evaluate import Metric, wrong
 from joslim.training.exploring import ChildSearch, at_least_one
 from joslim.training.methods import choose_searcher
 from joslim.training.methods import method as find_method
 from joslim.training.methods import preset as find_preset
 from joslim.training.settings import SEARCH_FIELDS, checked, sandwich_of
-from joslim.training.step import Criterion, backward, clip_gradients, refuse_non_finite
+from joslim.training.step import (
+    Criterion,
+    backward,
+    clip_gradients,
+    detached,
+    refuse_non_finite,
+)
+from joslim.training.tasks import Learning, check_distill, choose_learning
 
 # Number of children that a whole training visits, unless K is given (the paper's choice).
 CHILDREN = 1000
@@ -67,7 +75,9 @@ class Slimming(ChildSearch):
         draw: Number of these children and the smallest that are trained in each step. They are
             drawn anew at each step and weighted so that the gradient is unbiased.
         widths: The child that method "single" trains.
-        distill: How children learn from the full network: a name, or a function of their outputs.
+        distill: How children learn from the full network: "auto", by what fits the criterion and
+            the labels of the first step; "soft", "kl" or "alpha" for scores of classes; or a
+            function of (student's outputs, teacher's outputs).
         label_share: Share of the loss of the children that is computed with the labels instead of
             the full network.
         full_weight: Weight of the gradient of the full network.
@@ -107,7 +117,7 @@ class Slimming(ChildSearch):
         samples: int | None = None,
         draw: int | None = None,
         widths: Widths | None = None,
-        distill: str | Distillation = "soft",
+        distill: str | Distillation = "auto",
         label_share: float | None = None,
         full_weight: float | None = None,
         full_first: float | None = None,
@@ -136,7 +146,7 @@ class Slimming(ChildSearch):
             raise UserError(f"widths: only method single trains given widths, not {self.name!r}")
         self.alone = widths
         chosen = choose_searcher(searcher, self.name, self.preset, search_options or {})
-        self.distill = distillation(distill)
+        self.distill = check_distill(distill)
         super().__init__(net, cost, chosen, scoring, seed)
         # What is called to train: the network or a wrapper of it.
         self.model = net
@@ -162,6 +172,12 @@ class Slimming(ChildSearch):
         self._chosen: list[Widths] = []
         self._chosen_at = -1
         self._drawn_at = -1
+        # The version of the weights at the last `backward` of this step, to notice that `advance`
+        # was forgotten.
+        self._version: int | None = None
+        self._warned = False
+        # How children learn from the full network, which shows at the first step.
+        self._learning: Learning | None = None
         self._finished_at = -1
 
     def step(
@@ -219,17 +235,31 @@ class Slimming(ChildSearch):
             Loss of the full network.
         """
         self.criterion = criterion
+        self._warn_if_not_advanced()
         self.net.statistics.clear()  # they belong to the weights before this step
         self._choose()
         inputs = tuple(x) if isinstance(x, (tuple, list)) else (x,)
+
+        def first_criterion(outputs: Any, labels: Any) -> Tensor:
+            """Compute the loss, and find out how children learn even if none is trained yet."""
+            loss = criterion(outputs, labels)
+            if self._learning is None:
+                self._learning = choose_learning(self.distill, criterion, detached(outputs), labels)
+            return loss
+
+        def distill(student: Any, teacher: Any) -> Tensor:
+            assert self._learning is not None
+            return self._learning(criterion, student, teacher)
+
+        taught = self.method.sandwich and self.sandwich.label_share < 1
         self.losses = backward(
             self.model,
             self.net,
             self.widths,
             inputs,
             y,
-            criterion,
-            self.distill,
+            first_criterion if taught and self._learning is None else criterion,
+            distill,
             differentiate,
             self.sandwich.label_share,
             full_weight=self.sandwich.full_weight if self.method.sandwich else 1.0,
@@ -237,12 +267,29 @@ class Slimming(ChildSearch):
             other_weight=max(1.0, (len(self._chosen) + 1) / self.sandwich.draw),
         )
         self.passes += len(self.widths)
+        self._version = self._version_of_weights()
         return self.losses[0]
 
     def advance(self) -> None:
         """Count one step. Call it after the optimizer's step."""
         self.steps += 1
+        self._version = None
         self.net.statistics.clear()
+
+    def _version_of_weights(self) -> int:
+        """Return a number that every change of a weight in place raises. It asks no device."""
+        return sum(parameter._version for parameter in self.net.parameters())
+
+    def _warn_if_not_advanced(self) -> None:
+        """Warn once if the optimizer has made a step since the last backward, but no `advance`."""
+        if self._warned or self._version in (None, self._version_of_weights()):
+            return
+        self._warned = True
+        warnings.warn(
+            f"the weights have changed since the last backward, and the training is still at step "
+            f"{self.steps}, with the same widths; type slimming.advance() after optimizer.step()",
+            stacklevel=3,
+        )
 
     # The width problem
 
@@ -402,6 +449,7 @@ class Slimming(ChildSearch):
             setattr(self, f"_{field}", json_count(state[field], field, -1, STEPS_LIMIT))
         self._chosen = [self.space.of_counts(counts) for counts in state["chosen"]]
         self.widths = [self.space.of_counts(counts) for counts in state["widths"]]
+        self._version = None
         self.history.load_state_dict(state["history"])
         self.searcher.load_state_dict(state["searcher"])
         self.rng.bit_generator.state = state["rng"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -74,11 +75,14 @@ def detached(outputs: Any) -> Any:
     if isinstance(outputs, Tensor):
         return outputs.detach()
     if isinstance(outputs, dict):
-        fields = {key: detached(value) for key, value in outputs.items()}
-        return fields if type(outputs) is dict else type(outputs)(**fields)
+        items = {key: detached(value) for key, value in outputs.items()}
+        return items if type(outputs) is dict else type(outputs)(**items)
     if isinstance(outputs, (tuple, list)):
         values = [detached(value) for value in outputs]
         return type(outputs)(*values) if hasattr(outputs, "_fields") else type(outputs)(values)
+    if is_dataclass(outputs) and not isinstance(outputs, type):
+        parts = {part.name: getattr(outputs, part.name) for part in fields(outputs)}
+        return replace(outputs, **detached(parts))
     return outputs
 
 

@@ -8,6 +8,7 @@ import io
 import json
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,6 @@ from joslim.front import non_dominated
 from joslim.search.mobo import Scalarized
 from joslim.search.nsga2 import Evolution
 from joslim.search.targeted import Targeted
-from joslim.training.distillation import soft_cross_entropy
 from joslim.training.evaluate import errors
 from joslim.training.slimming import default_every
 
@@ -101,6 +101,45 @@ def test_gradients_accumulate_over_parts_of_a_batch(digits: Data) -> None:
     parts.advance()
     assert parts.steps == 1
     assert parts.passes == 2 * whole.passes == 8
+
+
+# Forgetting to advance
+
+
+def test_a_loop_without_advance_is_noticed_once(digits: Data) -> None:
+    slimming = slimming_of(digits)
+    optimizer = sgd(slimming.net)
+    (x, y), heard = next(digits.batches(0, 32)), []
+    for _ in range(4):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            slimming.backward(x, y, F.cross_entropy)
+        heard.append([str(warning.message) for warning in caught])
+        optimizer.step()
+    assert [len(messages) for messages in heard] == [0, 1, 0, 0]
+    assert "type slimming.advance() after optimizer.step()" in heard[1][0]
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW, torch.optim.RMSprop])
+def test_no_false_alarm_where_gradients_accumulate(digits: Data, optimizer: Any) -> None:
+    """Nor for a state that is loaded, a front in between, or a step that is left out."""
+    slimming = slimming_of(digits, total_steps=6, every=2)
+    descent = optimizer(slimming.net.parameters(), lr=0.01)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for step, (x, y) in zip(range(3), digits.batches(0, 32)):
+            for part in range(4):
+                slimming.backward(x[part::4], y[part::4], F.cross_entropy)
+            if step == 1:
+                descent.zero_grad()
+                continue
+            descent.step()
+            slimming.advance()
+            slimming.front(images=100)
+        slimming.backward(x, y, F.cross_entropy)
+        slimming.net.load_state_dict(copy.deepcopy(slimming.net.state_dict()))
+        slimming.load_state_dict(slimming.state_dict())
+        slimming.step(x, y, descent, F.cross_entropy)
 
 
 @pytest.mark.parametrize("method", ["slim", "bignas"])
@@ -255,7 +294,7 @@ class Recorded(Sequence[Any]):
 def test_children_are_scored_on_scoring_batches_and_nothing_else(digits: Data) -> None:
     """Public code scores the history on the test set."""
     scoring = Recorded(digits.sweep("train", 100, 300))
-    slimming = slimming_of(digits, scoring=scoring, total_steps=12)
+    slimming = slimming_of(digits, scoring=scoring, total_steps=12, distill="soft")
     judged: list[Tensor] = []
 
     def criterion(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -490,9 +529,7 @@ def test_outputs_packed_in_a_dict(digits: Data) -> None:
             return {"logits": super().forward(x)}
 
     net = joslim.slim(Packed(), torch.zeros(2, 1, 8, 8), low=0.25)
-    slimming = slimming_of(
-        digits, net, distill=lambda s, t: soft_cross_entropy(s["logits"], t["logits"])
-    )
+    slimming = slimming_of(digits, net)
     x, y = next(digits.batches(0, 32))
     slimming.step(x, y, sgd(net), lambda out, y: F.cross_entropy(out["logits"], y))
     front = slimming.front(
@@ -540,7 +577,9 @@ def test_a_wrapped_network(digits: Data) -> None:
         ({"method": "joslym"}, "method: .*'joslym'.*joslim"),
         ({"preset": "best"}, "preset: .*'best'.*default, paper"),
         ({"searcher": "grid"}, "searcher: .*'grid'.*targeted"),
-        ({"distill": "hard"}, "distill: .*'hard'.*soft, kl, alpha"),
+        ({"distill": "hard"}, "distill: .*'hard'.*auto, soft, kl, alpha"),
+        ({"distill": ["soft"]}, "distill: .*auto, soft, kl, alpha"),
+        ({"distill": None}, "distill: .*'None'.*auto, soft, kl, alpha"),
         ({"cost": "flops"}, "cost: .*'flops'.*macs"),
         ({"scoring": []}, "scoring: no batches"),
         ({"scoring": iter([])}, "scoring: no batches"),

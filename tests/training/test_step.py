@@ -391,6 +391,8 @@ def test_one_width_that_fails_leaves_the_weights_alone(place: int) -> None:
     calls = []
 
     def poisoned(loss: Tensor) -> Tensor:
+        if not loss.requires_grad:  # tried at the first step, on outputs of the full network
+            return loss
         calls.append(net.active)
         return loss * math.nan if len(calls) == place + 1 else loss
 
