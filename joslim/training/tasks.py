@@ -85,11 +85,17 @@ def choose_learning(
             log.info("distill: children learn by %s", description)
         return learning
     refuse_single_class(task.logits)
-    if not task.has_classes and task.class_axis() is None and (found := task.comparison()):
+    axis = 1 if task.has_classes else task.class_axis()
+    if axis is None and (found := task.comparison()):
         raise UserError(
             f"distill: {wanted} is for scores of classes, and {task} compares outputs with labels "
             f"of their shape; leave distill out to learn by it against the {found[0]} of the full "
             "network"
+        )
+    if axis not in (None, 1):
+        raise UserError(
+            f"distill: {wanted} has the classes along axis 1, and {task} along axis {axis}; leave "
+            "distill out for soft labels along that axis"
         )
     loss = DISTILLATIONS[wanted]
     return lambda criterion, student, teacher: loss(logits_of(student), logits_of(teacher))
@@ -105,6 +111,7 @@ class Task:
         # are replaced by probabilities, also after a shift.
         self.random = torch.Generator().manual_seed(0)
         low, self.size = (0.05, 0.45) if bool((self.logits >= 0).all()) else (-1.5, 3.0)
+        self.gives_probabilities = bool(((self.logits > 0) & (self.logits <= 1)).all())
         self.some, self.others = (low + self.numbers(self.logits.shape) for _ in range(2))
 
     def __str__(self) -> str:
@@ -215,6 +222,7 @@ class Task:
             the binary cross-entropy with pos_weight.
             """
             logits = logits_of(outputs)
+            logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
             at_zero, at_one = (
                 gradient(criterion, outputs, logits, as_labels(torch.full_like(logits, label)))
                 for label in (0, 1)
@@ -242,6 +250,8 @@ class Task:
             try:
                 outputs = with_logits(self.outputs, self.some)
                 labels = as_labels(way(self.criterion, outputs))
+                if self.gives_probabilities and not bool(((labels >= 0) & (labels <= 1)).all()):
+                    continue  # binary_cross_entropy takes none, and would stop a GPU for good
                 slope = gradient(self.criterion, outputs, self.some, labels)
             except Exception:  # the criterion is anybody's function
                 continue

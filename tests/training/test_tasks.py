@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -161,6 +162,26 @@ class Packed:
     loss: Tensor | None = None
 
 
+@dataclass
+class ModelOutput(OrderedDict[str, Any]):
+    """As those of Hugging Face: a dataclass, and a dictionary of the fields that are not None."""
+
+    loss: Tensor | None = None
+    logits: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("loss", "logits"):
+            if getattr(self, name) is not None:
+                OrderedDict.__setitem__(self, name, getattr(self, name))
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        OrderedDict.__setitem__(self, name, value)
+        setattr(self, name, value)
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.loss, self.logits)
+
+
 class Pair(NamedTuple):
     aux: Tensor
     logits: Tensor
@@ -172,6 +193,7 @@ class Pair(NamedTuple):
         (lambda t: {"out": t, "aux": -t}, lambda packed: packed["out"]),
         (lambda t: Packed(t), lambda packed: packed.logits),
         (lambda t: Pair(-t, t), lambda packed: packed.logits),
+        (lambda t: ModelOutput(logits=t), lambda packed: packed.logits),
     ],
 )
 def test_packed_outputs_are_distilled_by_their_logits(pack: Any, unpack: Any) -> None:
@@ -257,6 +279,28 @@ def test_names_of_distillations_are_for_classes(name: str) -> None:
     ):
         with pytest.raises(UserError, match=f"^distill: .*{words}"):
             choose_learning(name, F.mse_loss, outputs, labels)
+
+
+def test_names_of_distillations_have_the_classes_second() -> None:
+    tokens, labels = torch.randn(2, 4, C), torch.arange(8).reshape(2, 4) % C
+    with pytest.raises(UserError, match=r"^distill: kl has the classes along axis 1, .* axis 2;"):
+        choose_learning("kl", lambda o, y: F.cross_entropy(o.mT, y), tokens, labels)
+
+
+def test_probabilities_are_tried_with_probabilities() -> None:
+    """Outside of them, binary_cross_entropy stops a GPU for good."""
+
+    def criterion(outputs: Tensor, labels: Tensor) -> Tensor:
+        for values in (outputs, labels):
+            assert values.min() >= 0
+            assert values.max() <= 1
+            seen.append(values)
+        return F.binary_cross_entropy(outputs, labels) + dice(outputs.logit(), labels)
+
+    seen: list[Tensor] = []
+    with pytest.raises(UserError, match="cannot tell"):
+        choose_learning("auto", criterion, SCORES.sigmoid(), YES_NO)
+    assert len(seen) > 10
 
 
 def test_a_function_of_ones_own_is_tried_at_once() -> None:
