@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     from joslim.search import SEARCHERS, History, Searcher
     from joslim.slimmable import SlimmableNet, batch_statistics, recalibrate, slim, sort_channels
     from joslim.space import Dim, Knob, Widths, WidthSpace
+    from joslim.training.exploring import explore
     from joslim.training.methods import METHODS, PRESETS
-    from joslim.training.slimming import Slimming, explore
+    from joslim.training.slimming import Slimming
 
 __version__ = "0.2.0"
 
@@ -55,8 +56,9 @@ _NAMES = {
     "joslim.search": "SEARCHERS History Searcher",
     "joslim.slimmable": "SlimmableNet batch_statistics recalibrate slim sort_channels",
     "joslim.space": "Dim Knob WidthSpace Widths",
+    "joslim.training.exploring": "explore",
     "joslim.training.methods": "METHODS PRESETS",
-    "joslim.training.slimming": "Slimming explore",
+    "joslim.training.slimming": "Slimming",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 

@@ -49,7 +49,7 @@ from joslim.runs.report import PAGE, report_at_end
 from joslim.runs.resume import restore, set_up_again, write_config
 from joslim.runs.run import Run
 from joslim.runs.setup import Trainer, lay_out, set_up
-from joslim.training.slimming import timed
+from joslim.training.exploring import timed
 
 
 @dataclass(frozen=True)

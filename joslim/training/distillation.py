@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from joslim.errors import UserError, unknown
+from joslim.errors import UserError
 
 Distillation = Callable[[Tensor, Tensor], Tensor]
 
@@ -79,12 +79,3 @@ DISTILLATIONS: dict[str, Distillation] = {
     "kl": kl_divergence,
     "alpha": adaptive_alpha_divergence,
 }
-
-
-def distillation(which: str | Distillation) -> Distillation:
-    """Return the loss of this name, or the callable itself."""
-    if callable(which):
-        return which
-    if not isinstance(which, str) or which not in DISTILLATIONS:
-        raise unknown("distill", str(which), DISTILLATIONS)
-    return DISTILLATIONS[which]

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
+from torch.utils.data import Dataset
 
 from joslim.errors import UserError
 from joslim.slimmable import SlimmableNet, batch_statistics
@@ -132,6 +133,7 @@ def moved(value: Any, device: torch.device) -> Any:
 
 def as_sequence(batches: Iterable[Any]) -> Sequence[Any]:
     """Return batches that can be indexed. The first batches of a mere iterable are kept."""
+    refuse_dataset("scoring", batches)
     if isinstance(batches, (Tensor, Mapping)):
         kind = type(batches).__name__
         raise UserError(f"scoring: {kind} given, a sequence of batches (inputs, labels) needed")
@@ -140,6 +142,16 @@ def as_sequence(batches: Iterable[Any]) -> Sequence[Any]:
     if not len(result):
         raise UserError("scoring: no batches given; at least one of (inputs, labels) is needed")
     return result
+
+
+def refuse_dataset(field: str, batches: Any) -> None:
+    """Refuse a Dataset, whose items are samples and not batches."""
+    if isinstance(batches, Dataset):
+        kind = type(batches).__name__
+        raise UserError(
+            f"{field}: {kind} given, a Dataset of samples; batches (inputs, labels) are needed; "
+            f"type {field}=DataLoader(dataset, batch_size=64)"
+        )
 
 
 def first_images(batches: Sequence[Any], images: int) -> list[Any]:

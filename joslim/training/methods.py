@@ -7,21 +7,19 @@ paper) is solved: never (slim), once at the end (bignas), once early (autoslim),
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from joslim.costs import Cost
 from joslim.errors import UserError, unknown
-from joslim.search import Random, Searcher, greedy_removal, keep_useful, starting_children
+from joslim.search import History, Searcher, greedy_removal, keep_useful
 from joslim.search import searcher as make_searcher
 from joslim.search.history import ALL
 from joslim.search.initial_design import start_size
-from joslim.space import Widths
-
-if TYPE_CHECKING:
-    from joslim.training.slimming import Slimming
+from joslim.space import Widths, WidthSpace
 
 # Slim is judged at this many widths, spread evenly over the cost axis (appendix of the paper).
 SLIM_CHILDREN = 40
@@ -31,20 +29,44 @@ AUTOSLIM_EARLY = 0.15
 RAY = 4001
 
 
+class Training(Protocol):
+    """The part of `joslim.Slimming` that the methods use."""
+
+    space: WidthSpace
+    cost: Cost
+    history: History
+    rng: np.random.Generator
+    samples: int
+    steps: int
+    total_steps: int
+    # The first step at which other widths than the full one are trained.
+    alone_until: int
+    # Number of children that a whole training visits.
+    children: int
+    # The child that method single trains.
+    alone: Widths | None
+
+    def propose(self, count: int) -> list[Widths]: ...
+    def score(self, children: Sequence[Widths]) -> list[float]: ...
+    def rescore(self) -> None: ...
+    def visit_start(self) -> None: ...
+    def search(self, children: int) -> None: ...
+
+
 @dataclass(frozen=True)
 class Method:
     summary: str
     # Chooses the widths to train besides the full and the smallest.
-    choose: Callable[[Slimming], list[Widths]]
+    choose: Callable[[Training], list[Widths]]
     # Whether they hold for K steps, or are drawn anew at each step.
     in_rounds: bool = False
     # Adds the children to the history that are to be judged and are not in it yet.
-    finish: Callable[[Slimming], None] = field(default=lambda training: None)
+    finish: Callable[[Training], None] = field(default=lambda training: None)
     # Whether the full network, which teaches, and the smallest child are always trained.
     sandwich: bool = True
 
 
-def targeted_widths(training: Slimming) -> list[Widths]:
+def targeted_widths(training: Training) -> list[Widths]:
     """Joslim, Algorithm 1: refresh the losses, ask the search, remember its answer."""
     visit_start_if_none(training)
     training.rescore()
@@ -54,31 +76,25 @@ def targeted_widths(training: Slimming) -> list[Widths]:
     return chosen
 
 
-def visit_start_if_none(training: Slimming) -> None:
+def visit_start_if_none(training: Training) -> None:
     """Visit the initial design if no child was visited yet."""
     if not training.history:
-        visit_start(training, start_size(training.space))
+        training.visit_start()
 
 
-def visit_start(training: Slimming, count: int) -> None:
-    """Visit the initial design: the full and the smallest child, and a few that fill the space."""
-    for child in starting_children(training.space, training.cost, training.rng, count):
-        training.history.visit(child, training.steps)
-
-
-def equally_slim_widths(training: Slimming) -> list[Widths]:
+def equally_slim_widths(training: Training) -> list[Widths]:
     """Slim: one random multiplier for all layers."""
     low = float(training.space.low.min())
     drawn = training.rng.uniform(low, 1.0, size=training.samples)
     return [training.space.uniform(multiplier) for multiplier in drawn]
 
 
-def random_widths(training: Slimming) -> list[Widths]:
+def random_widths(training: Training) -> list[Widths]:
     """BigNAS: a random multiplier for each knob."""
     return [training.space.random(training.rng) for _ in range(training.samples)]
 
 
-def greedy_sequence_widths(training: Slimming) -> list[Widths]:
+def greedy_sequence_widths(training: Training) -> list[Widths]:
     """AutoSlim: random widths at first; then children of the sequence that greedy removal finds."""
     alone, history = training.alone_until, training.history
     early = alone + AUTOSLIM_EARLY * (training.total_steps - alone)
@@ -90,7 +106,7 @@ def greedy_sequence_widths(training: Slimming) -> list[Widths]:
     return [history.visits[sequence[place]].widths for place in drawn]
 
 
-def remove_greedily(training: Slimming) -> list[int]:
+def remove_greedily(training: Training) -> list[int]:
     """Visit and score the children of a greedy removal of channels; returns their ids."""
     found = greedy_removal(training.space, training.cost, training.score)
     sequence = keep_useful(found, training.cost)
@@ -99,13 +115,13 @@ def remove_greedily(training: Slimming) -> list[int]:
     return ids
 
 
-def finish_greedy_sequence(training: Slimming) -> None:
+def finish_greedy_sequence(training: Training) -> None:
     """Remove channels now if the training ended before its removal."""
     if not training.history:
         remove_greedily(training)
 
 
-def visit_equally_slim_widths(training: Slimming) -> None:
+def visit_equally_slim_widths(training: Training) -> None:
     """Slim: visit children of equal multipliers, at costs that are spread evenly."""
     space = training.space
     ray = np.maximum(space.low, np.linspace(space.low.min(), 1.0, RAY)[:, None])
@@ -117,43 +133,13 @@ def visit_equally_slim_widths(training: Slimming) -> None:
         training.history.visit(space.of_counts(nearest), training.steps)
 
 
-def search_frozen_weights(training: Slimming) -> None:
-    """BigNAS: search after the weights are trained, for as many children as Joslim visits.
-
-    The weights do not change, so that all children are scored on the same images, once each.
-    """
-    history = training.history
+def search_frozen_weights(training: Training) -> None:
+    """BigNAS: search after the weights are trained, for as many children as Joslim visits."""
     # `children` is 0 when `full_first` is 1.
-    children = training.children or start_size(training.space)
-    goal = len(history) + children
-    visit_start(training, min(start_size(training.space), children))
-    while True:
-        score_stale_children(training)
-        before = len(history)
-        count = min(training.samples, goal - before)
-        if count <= 0:
-            return
-        for child in training.propose(count):
-            history.visit(child, training.steps)
-        if len(history) == before:  # the searcher repeats itself: take random children
-            for child in Random().propose(history, count, training.rng):
-                history.visit(child, training.steps)
-        if len(history) == before:  # the space has no other children
-            return
+    training.search(training.children or start_size(training.space))
 
 
-def score_stale_children(training: Slimming) -> None:
-    """Score the children that were not scored with the present weights.
-
-    A loss that is not finite stays so while the weights do not change: it is not computed again.
-    """
-    history = training.history
-    stale = [child for child in range(len(history)) if history.tried(child) != training.steps]
-    losses = training.score([history.visits[child].widths for child in stale])
-    history.record(dict(zip(stale, losses)), training.steps)
-
-
-def visit_trained_child(training: Slimming) -> None:
+def visit_trained_child(training: Training) -> None:
     """Single: the front is the child that was trained."""
     training.history.visit(training.alone or training.space.full, training.steps)
 

@@ -7,7 +7,7 @@
 
 A round goes from the history to children to steps: `method.choose` solves the width problem
 (equation 6) with the weights fixed, `backward` trains some of the children that it chose (equation
-7). `explore` solves the width problem alone, on weights that are trained already.
+7). `ChildSearch` is the part of it that leaves the weights alone.
 
 Symbols of the paper: K is `every`, the steps between two choices of widths; M is `samples`, the
 widths that are chosen; H is `history`.
@@ -16,37 +16,37 @@ widths that are chosen; H is `history`.
 from __future__ import annotations
 
 import math
-import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from joslim.costs import Cost
-from joslim.costs import cost as make_cost
-from joslim.costs.base import FunctionCost
-from joslim.distributed import broadcast, gathered, is_first, shared_out
 from joslim.errors import UserError
 from joslim.files import STEPS_LIMIT, json_count
-from joslim.front import Front, check_cost_name, cost_key, non_dominated
+from joslim.front import Front, non_dominated
 from joslim.search.base import Searcher
-from joslim.search.history import History, children_to_rescore
-from joslim.slimmable import SlimmableNet
-from joslim.slimmable.running import as_inputs, refuse_meta
+from joslim.search.history import children_to_rescore
+from joslim.slimmable.running import as_inputs
 from joslim.space import Widths
-from joslim.training.distillation import Distillation, distillation
-from joslim.training.evaluate import Metric, as_sequence, first_images, score, wrong
-from joslim.training.judging import choose_finalists, judge
+from joslim.training.distillation import Distillation
+from joslim.training.evaluate import Metric, wrong
+from joslim.training.exploring import ChildSearch, at_least_one
 from joslim.training.methods import Method, choose_searcher
 from joslim.training.methods import method as find_method
 from joslim.training.methods import preset as find_preset
 from joslim.training.settings import SEARCH_FIELDS, checked, sandwich_of
-from joslim.training.step import Criterion, backward, clip_gradients, refuse_non_finite
+from joslim.training.step import (
+    Criterion,
+    backward,
+    clip_gradients,
+    detached,
+    refuse_non_finite,
+)
+from joslim.training.tasks import Learning, check_distill, choose_learning
 
 # Number of children that a whole training visits, unless K is given (the paper's choice).
 CHILDREN = 1000
@@ -55,7 +55,7 @@ CHILDREN = 1000
 LEAST_EVERY = 10
 
 
-class Slimming:
+class Slimming(ChildSearch):
     """Trains a network at many widths at once and chooses the widths while it trains.
 
     This is the alternating optimization of the paper (equations 6 and 7) for a training loop of
@@ -76,7 +76,9 @@ class Slimming:
         draw: Number of these children and the smallest that are trained in each step. They are
             drawn anew at each step and weighted so that the gradient is unbiased.
         widths: The child that method "single" trains.
-        distill: How children learn from the full network: a name, or a function of their outputs.
+        distill: How children learn from the full network: "auto", by what fits the criterion and
+            the labels of the first step; "soft", "kl" or "alpha" for scores of classes; or a
+            function of (student's outputs, teacher's outputs).
         label_share: Share of the loss of the children that is computed with the labels instead of
             the full network.
         full_weight: Weight of the gradient of the full network.
@@ -116,7 +118,7 @@ class Slimming:
         samples: int | None = None,
         draw: int | None = None,
         widths: Widths | None = None,
-        distill: str | Distillation = "soft",
+        distill: str | Distillation = "auto",
         label_share: float | None = None,
         full_weight: float | None = None,
         full_first: float | None = None,
@@ -127,7 +129,7 @@ class Slimming:
         rescore: int | None = None,
         seed: int = 0,
     ) -> None:
-        self.total_steps = _at_least_one("total_steps", total_steps)
+        self.total_steps = at_least_one("total_steps", total_steps)
         self.name, self.method = find_method(method)
         self.preset = find_preset(preset)
         given = {
@@ -144,17 +146,11 @@ class Slimming:
         if widths is not None and self.method.sandwich:
             raise UserError(f"widths: only method single trains given widths, not {self.name!r}")
         self.alone = widths
-        self.searcher = choose_searcher(searcher, self.name, self.preset, search_options or {})
-        self.distill = distillation(distill)
+        chosen = choose_searcher(searcher, self.name, self.preset, search_options or {})
+        self.distill = check_distill(distill)
+        super().__init__(net, cost, chosen, scoring, seed)
         # What is called to train: the network or a wrapper of it.
         self.model = net
-        self.net = _slimmable_inside(net)
-        self.space = self.net.space
-        self.cost = cost if isinstance(cost, Cost) else make_cost(cost, self.net)
-        check_cost_name(cost_key(self.cost.name))
-        if isinstance(self.cost, FunctionCost):
-            self.cost.try_out()
-        self.scoring = as_sequence(scoring)
         self.samples = self.sandwich.samples
         # The first step at which other widths than the full one are trained.
         self.alone_until = steps_alone(self.method, self.sandwich.full_first, total_steps)
@@ -166,15 +162,8 @@ class Slimming:
         most = checked(SEARCH_FIELDS["rescore"], rescore)
         self.rescore_budget: int = most or self.preset.rescore(self.every)
 
-        self.history = History(self.cost)
-        self.rng = np.random.default_rng(seed)
-        self.criterion: Criterion | None = None
-        self.steps = 0
         # Passes forward and backward to train; `scoring_passes` are forward only.
         self.passes = 0
-        self.scoring_passes = 0
-        # Seconds that the parts of a training took, for people to read: nothing depends on it.
-        self.seconds: defaultdict[str, float] = defaultdict(float)
         # The widths that are trained in this step, and their losses.
         self.widths: list[Widths] = []
         self.losses = torch.zeros(0)
@@ -183,6 +172,12 @@ class Slimming:
         self._chosen: list[Widths] = []
         self._chosen_at = -1
         self._drawn_at = -1
+        # The version of the weights at the last `backward` of this step, to notice that `advance`
+        # was forgotten.
+        self._version: int | None = None
+        self._warned = False
+        # How children learn from the full network, which shows at the first step.
+        self._learning: Learning | None = None
         self._finished_at = -1
 
     def step(
@@ -240,17 +235,31 @@ class Slimming:
             Loss of the full network.
         """
         self.criterion = criterion
+        self._warn_if_not_advanced()
         self.net.statistics.clear()  # they belong to the weights before this step
         self._choose()
         inputs = as_inputs(tuple(x) if isinstance(x, list) else x)
+
+        def first_criterion(outputs: Any, labels: Any) -> Tensor:
+            """Compute the loss, and find out how children learn even if none is trained yet."""
+            loss = criterion(outputs, labels)
+            if self._learning is None:
+                self._learning = choose_learning(self.distill, criterion, detached(outputs), labels)
+            return loss
+
+        def distill(student: Any, teacher: Any) -> Tensor:
+            assert self._learning is not None
+            return self._learning(criterion, student, teacher)
+
+        taught = self.method.sandwich and self.sandwich.label_share < 1
         self.losses = backward(
             self.model,
             self.net,
             self.widths,
             inputs,
             y,
-            criterion,
-            self.distill,
+            first_criterion if taught and self._learning is None else criterion,
+            distill,
             differentiate,
             self.sandwich.label_share,
             full_weight=self.sandwich.full_weight if self.method.sandwich else 1.0,
@@ -258,12 +267,29 @@ class Slimming:
             other_weight=max(1.0, (len(self._chosen) + 1) / self.sandwich.draw),
         )
         self.passes += len(self.widths)
+        self._version = self._version_of_weights()
         return self.losses[0]
 
     def advance(self) -> None:
         """Count one step. Call it after the optimizer's step."""
         self.steps += 1
+        self._version = None
         self.net.statistics.clear()
+
+    def _version_of_weights(self) -> int:
+        """Return a number that every change of a weight in place raises. It asks no device."""
+        return sum(parameter._version for parameter in self.net.parameters())
+
+    def _warn_if_not_advanced(self) -> None:
+        """Warn once if the optimizer has made a step since the last backward, but no `advance`."""
+        if self._warned or self._version in (None, self._version_of_weights()):
+            return
+        self._warned = True
+        warnings.warn(
+            f"the weights have changed since the last backward, and the training is still at step "
+            f"{self.steps}, with the same widths; type slimming.advance() after optimizer.step()",
+            stacklevel=3,
+        )
 
     # The width problem
 
@@ -308,43 +334,11 @@ class Slimming:
         """Number of the present round of K steps, which decides the scoring batch."""
         return self.steps // self.every
 
-    def propose(self, count: int) -> list[Widths]:
-        """Ask the searcher for the children to evaluate next; all processes get the same ones.
-
-        Args:
-            count: Number of children.
-        """
-        proposed = None
-        with timed(self.seconds, "search"):
-            if is_first():
-                found = self.searcher.propose(self.history, count, self.rng)
-                proposed = [child.counts for child in found], self.rng.bit_generator.state
-            proposed = broadcast(proposed)
-        assert proposed is not None
-        children, self.rng.bit_generator.state = proposed
-        return [self.space.of_counts(counts) for counts in children]
-
-    def score(self, children: Sequence[Widths]) -> list[float]:
-        """Compute the losses of children on the scoring batch of this round.
-
-        Args:
-            children: Children of the network.
-        """
-        batch = self.scoring[self.round % len(self.scoring)]
-        self.scoring_passes += len(children)
-        with timed(self.seconds, "scoring"):
-            return gathered(score(self.net, shared_out(children), batch, self._criterion()))
-
     def rescore(self) -> None:
         """Score the children again whose losses in the history are most out of date."""
         ids = children_to_rescore(self.history, self.rescore_budget)
         losses = self.score([self.history.visits[i].widths for i in ids])
         self.history.record(dict(zip(ids, losses)), self.steps)
-
-    def _criterion(self) -> Criterion:
-        if self.criterion is None:
-            raise UserError("criterion: none given yet; type slimming.front(criterion=...)")
-        return self.criterion
 
     # The front
 
@@ -387,14 +381,10 @@ class Slimming:
         if self._finished_at != self.steps:
             self.method.finish(self)
             self._finished_at = self.steps
-        finalists = choose_finalists(self.history, self.preset.finalists, self.score, self.steps)
-        return judge(
-            self.net,
-            self.history,
-            finalists,
-            self._criterion(),
-            first_images(self.scoring, images) if batches is None else [*batches],
-            step=self.steps,
+        return self.judge(
+            self.preset.finalists,
+            batches,
+            images,
             val=val,
             test=test,
             metric=metric,
@@ -459,6 +449,7 @@ class Slimming:
             setattr(self, f"_{field}", json_count(state[field], field, -1, STEPS_LIMIT))
         self._chosen = [self.space.of_counts(counts) for counts in state["chosen"]]
         self.widths = [self.space.of_counts(counts) for counts in state["widths"]]
+        self._version = None
         self.history.load_state_dict(state["history"])
         self.searcher.load_state_dict(state["searcher"])
         self.rng.bit_generator.state = state["rng"]
@@ -472,80 +463,3 @@ def steps_alone(method: Method, full_first: float, total_steps: int) -> int:
 def default_every(steps: int, samples: int) -> int:
     """Return the K with which so many steps visit `CHILDREN` children; fewer in short trainings."""
     return max(LEAST_EVERY, math.floor(steps * samples / CHILDREN))
-
-
-def explore(
-    net: SlimmableNet,
-    batches: Iterable[Any],
-    criterion: Criterion,
-    *,
-    cost: str | Callable[[Widths], float] | Cost = "macs",
-    searcher: str | Searcher = "targeted",
-    children: int = 200,
-    seed: int = 0,
-    **options: Any,
-) -> Front:
-    """Search the Pareto front of a network whose weights are trained already.
-
-    Args:
-        net: The slimmable network.
-        batches: Un-augmented training batches (inputs, labels).
-        criterion: Loss function of outputs and labels.
-        cost: A name in `joslim.COSTS`, a function from `Widths` to a number, or a `Cost`.
-        searcher: A `Searcher`, or a name in `joslim.SEARCHERS`.
-        children: Number of children to evaluate.
-        seed: Random seed of the search.
-        options: Options of `Slimming.front`, such as `val` and `test`.
-
-    Returns:
-        The front, sorted by cost.
-
-    Raises:
-        UserError: A setting is not valid.
-        RunFailed: No child has a finite loss.
-
-    Examples:
-        >>> run = joslim.load("runs/digits")
-        >>> batches = joslim.load_data("digits").sweep("train", batch=64, limit=64)
-        >>> front = joslim.explore(run.net, batches, nn.functional.cross_entropy, children=12)
-        >>> front.cost
-        'macs'
-    """
-    # The end of a BigNAS training, which searches after its last step, without the steps.
-    slimming = Slimming(
-        net,
-        method="bignas",
-        cost=cost,
-        total_steps=1,
-        scoring=batches,
-        searcher=searcher,
-        seed=seed,
-    )
-    slimming.children = _at_least_one("children", children)
-    return slimming.front(criterion, **options)
-
-
-def _slimmable_inside(net: Any) -> SlimmableNet:
-    """Return the slimmable network, which may be inside a wrapper."""
-    modules = net.modules() if hasattr(net, "modules") else ()
-    slimmable = next((module for module in modules if isinstance(module, SlimmableNet)), None)
-    if slimmable is None:
-        raise UserError(f"net: {type(net).__name__} is not slimmable; type joslim.slim(...) first")
-    refuse_meta(slimmable)
-    return slimmable
-
-
-def _at_least_one(field: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise UserError(f"{field}: {value!r} is not a whole number of at least 1")
-    return int(value)
-
-
-@contextmanager
-def timed(seconds: dict[str, float], part: str) -> Iterator[None]:
-    """Add the time that the block takes to `seconds[part]`."""
-    start = time.perf_counter()
-    try:
-        yield
-    finally:
-        seconds[part] += time.perf_counter() - start

@@ -9,13 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from joslim import UserError
 from joslim.training.distillation import (
     ALPHAS,
     DISTILLATIONS,
     RATIO_LIMIT,
     adaptive_alpha_divergence,
-    distillation,
     kl_divergence,
     soft_cross_entropy,
 )
@@ -141,15 +139,3 @@ def test_a_step_down_the_gradient_comes_nearer(name: str) -> None:
     slope = gradient(DISTILLATIONS[name], student, teacher)
     before, after = (DISTILLATIONS[name](s, teacher) for s in (student, student - 0.1 * slope))
     assert after < before
-
-
-def test_names_and_callables() -> None:
-    assert distillation("soft") is soft_cross_entropy
-    assert distillation(F.mse_loss) is F.mse_loss
-
-
-@pytest.mark.parametrize("wrong", ["hard", 3, None, ["soft"]])
-def test_an_unknown_name_lists_the_known_ones(wrong: object) -> None:
-    with pytest.raises(UserError, match=r"distill: .*allowed: soft, kl, alpha") as caught:
-        distillation(wrong)  # type: ignore[arg-type]
-    assert "\n" not in str(caught.value)

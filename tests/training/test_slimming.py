@@ -8,7 +8,8 @@ import io
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,16 +19,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
 
 import joslim
 from joslim import METHODS, Data, Slimming, UserError, Widths
 from joslim.front import non_dominated
-from joslim.search.mobo import RandomScalarized, Scalarized
+from joslim.search.mobo import Scalarized
 from joslim.search.nsga2 import Evolution
 from joslim.search.targeted import Targeted
-from joslim.training.distillation import soft_cross_entropy
-from joslim.training.evaluate import KEPT_BATCHES, errors
+from joslim.training.evaluate import errors
 from joslim.training.slimming import default_every
 
 from .small import Layers, make, sgd, slimming_of, train
@@ -103,6 +102,45 @@ def test_gradients_accumulate_over_parts_of_a_batch(digits: Data) -> None:
     parts.advance()
     assert parts.steps == 1
     assert parts.passes == 2 * whole.passes == 8
+
+
+# Forgetting to advance
+
+
+def test_a_loop_without_advance_is_noticed_once(digits: Data) -> None:
+    slimming = slimming_of(digits)
+    optimizer = sgd(slimming.net)
+    (x, y), heard = next(digits.batches(0, 32)), []
+    for _ in range(4):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            slimming.backward(x, y, F.cross_entropy)
+        heard.append([str(warning.message) for warning in caught])
+        optimizer.step()
+    assert [len(messages) for messages in heard] == [0, 1, 0, 0]
+    assert "type slimming.advance() after optimizer.step()" in heard[1][0]
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW, torch.optim.RMSprop])
+def test_no_false_alarm_where_gradients_accumulate(digits: Data, optimizer: Any) -> None:
+    """Nor for a state that is loaded, a front in between, or a step that is left out."""
+    slimming = slimming_of(digits, total_steps=6, every=2)
+    descent = optimizer(slimming.net.parameters(), lr=0.01)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for step, (x, y) in zip(range(3), digits.batches(0, 32)):
+            for part in range(4):
+                slimming.backward(x[part::4], y[part::4], F.cross_entropy)
+            if step == 1:
+                descent.zero_grad()
+                continue
+            descent.step()
+            slimming.advance()
+            slimming.front(images=100)
+        slimming.backward(x, y, F.cross_entropy)
+        slimming.net.load_state_dict(copy.deepcopy(slimming.net.state_dict()))
+        slimming.load_state_dict(slimming.state_dict())
+        slimming.step(x, y, descent, F.cross_entropy)
 
 
 @pytest.mark.parametrize("method", ["slim", "bignas"])
@@ -257,7 +295,7 @@ class Recorded(Sequence[Any]):
 def test_children_are_scored_on_scoring_batches_and_nothing_else(digits: Data) -> None:
     """Public code scores the history on the test set."""
     scoring = Recorded(digits.sweep("train", 100, 300))
-    slimming = slimming_of(digits, scoring=scoring, total_steps=12)
+    slimming = slimming_of(digits, scoring=scoring, total_steps=12, distill="soft")
     judged: list[Tensor] = []
 
     def criterion(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -492,9 +530,7 @@ def test_outputs_packed_in_a_dict(digits: Data) -> None:
             return {"logits": super().forward(x)}
 
     net = joslim.slim(Packed(), torch.zeros(2, 1, 8, 8), low=0.25)
-    slimming = slimming_of(
-        digits, net, distill=lambda s, t: soft_cross_entropy(s["logits"], t["logits"])
-    )
+    slimming = slimming_of(digits, net)
     x, y = next(digits.batches(0, 32))
     slimming.step(x, y, sgd(net), lambda out, y: F.cross_entropy(out["logits"], y))
     front = slimming.front(
@@ -550,7 +586,7 @@ def test_batches_that_are_dictionaries_train_the_same_network(
         digits,
         net,
         scoring=named(plain.scoring),
-        distill=lambda s, t: soft_cross_entropy(s.logits, t.logits),
+        distill="soft",
     )
     train(plain, digits, 6)
     optimizer = sgd(net)
@@ -603,7 +639,9 @@ def test_a_wrapped_network(digits: Data) -> None:
         ({"method": "joslym"}, "method: .*'joslym'.*joslim"),
         ({"preset": "best"}, "preset: .*'best'.*default, paper"),
         ({"searcher": "grid"}, "searcher: .*'grid'.*targeted"),
-        ({"distill": "hard"}, "distill: .*'hard'.*soft, kl, alpha"),
+        ({"distill": "hard"}, "distill: .*'hard'.*auto, soft, kl, alpha"),
+        ({"distill": ["soft"]}, "distill: .*auto, soft, kl, alpha"),
+        ({"distill": None}, "distill: .*'None'.*auto, soft, kl, alpha"),
         ({"cost": "flops"}, "cost: .*'flops'.*macs"),
         ({"scoring": []}, "scoring: no batches"),
         ({"scoring": iter([])}, "scoring: no batches"),
@@ -683,66 +721,6 @@ def test_options_of_the_search(digits: Data) -> None:
         slimming_of(digits, searcher="random", search_options={"beta": 0.5})
     with pytest.raises(UserError, match="search_options: they go with the name"):
         slimming_of(digits, searcher=Targeted(), search_options={"beta": 0.5})
-
-
-# Searches on frozen weights
-
-
-@pytest.mark.parametrize(
-    "searcher",
-    [
-        "random",
-        "targeted",
-        "nsga2",
-        Targeted(pool=30, local=10, rounds=1),
-        RandomScalarized(restarts=1, raw_samples=8, iterations=5, fit_iterations=5),
-    ],
-    ids=["random", "targeted", "nsga2", "Targeted", "RandomScalarized"],
-)
-def test_explore_a_trained_network(digits: Data, searcher: Any) -> None:
-    net = make()
-    train(slimming_of(digits, net, method="slim"), digits, 12)
-    state = copy.deepcopy(net.state_dict())
-    batches = digits.sweep("train", 128, 256)
-    front = joslim.explore(
-        net, batches, F.cross_entropy, searcher=searcher, children=16, test=batches, images=256
-    )
-    assert len(front) >= 2
-    assert front[0].costs["macs"] < front[-1].costs["macs"]
-    assert all(point.test_error is not None for point in front)
-    for name, value in net.state_dict().items():
-        assert torch.equal(value, state[name]), name
-
-
-def test_explore_another_cost(digits: Data) -> None:
-    def joules(widths: Widths) -> float:
-        return float(sum(widths.counts))
-
-    batches = digits.sweep("train", 128, 256)
-    front = joslim.explore(make(), batches, F.cross_entropy, cost=joules, children=10)
-    assert front.cost == "joules"
-    assert front.span == (18, 72)
-    assert front.pick(joules=72).costs["joules"] <= 72
-
-
-def test_explore_needs_children(digits: Data) -> None:
-    with pytest.raises(UserError, match="children: 0 "):
-        joslim.explore(make(), digits.sweep("train", 128), F.cross_entropy, children=0)
-
-
-def test_what_can_only_be_iterated_over_is_kept(digits: Data) -> None:
-    x, y = digits.plain("train", np.arange(200))
-    loader = DataLoader(TensorDataset(x, y), batch_size=50, shuffle=True)
-    slimming = slimming_of(digits, scoring=loader)
-    assert len(slimming.scoring) == 4
-    train(slimming, digits, 6)
-    assert len(slimming.front(images=100)) >= 1
-
-    def endless() -> Iterator[Any]:
-        while True:
-            yield x[:4], y[:4]
-
-    assert len(slimming_of(digits, scoring=endless()).scoring) == KEPT_BATCHES
 
 
 @pytest.mark.parametrize("price", [float("nan"), float("inf"), -3.0, 0.0])
