@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from joslim.errors import RunFailed, UserError
+from joslim.errors import RunFailed, UserError, first_line
 
 T = TypeVar("T")
 
@@ -135,7 +135,7 @@ def has_joined() -> bool:
 
 def lost_process(error: Exception) -> str | None:
     """Describe an error that another process has caused, or return None for any other error."""
-    text = (str(error) or type(error).__name__).strip().splitlines()[0]
+    text = first_line(error)
     is_dist = isinstance(error, getattr(dist, "DistError", ()))
     if not is_dist and not OF_CONNECTIONS.search(text):
         return None

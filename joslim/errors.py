@@ -62,3 +62,8 @@ def unknown(field: str, value: str, allowed: Iterable[str], most: int = 8) -> Us
 def reason(error: BaseException, most: int = 300) -> str:
     """Type and message of an exception of other code, on one short line."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:most].rstrip(":")
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error message, or the type of an error without one."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

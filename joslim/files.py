@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unicodedata import category
 
-from joslim.errors import UserError
+from joslim.errors import UserError, first_line
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -278,7 +278,7 @@ def disk_errors(path: Path) -> Iterator[None]:
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, OSError):
             cause = cause.__context__
-        line = getattr(cause, "strerror", None) or str(cause or error).strip().splitlines()[0]
+        line = getattr(cause, "strerror", None) or first_line(cause or error)
         raise OSError(f"cannot write {str(path)!r}: {line}") from error
 
 

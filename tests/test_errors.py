@@ -2,7 +2,7 @@
 
 import pytest
 
-from joslim.errors import UserError, reason, unknown
+from joslim.errors import UserError, first_line, reason, unknown
 
 
 def test_bad_input_is_a_value_error() -> None:
@@ -44,3 +44,15 @@ def test_a_message_is_one_line_whatever_was_typed(count: int) -> None:
 def test_reasons_are_one_line() -> None:
     assert reason(ValueError("first\nsecond")) == "ValueError: first second"
     assert reason(EOFError()) == "EOFError"
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ValueError("\n  two\nlines"), "two"),
+        (MemoryError(), "MemoryError"),
+        (OSError(" "), "OSError"),
+    ],
+)
+def test_the_first_line_of_an_error(error: Exception, line: str) -> None:
+    assert first_line(error) == line

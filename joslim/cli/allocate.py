@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from joslim.cli.budgets import DeviceFiles, budgets_of, print_device, with_budgets
+from joslim.cli.pick import DeviceFiles, budgets_of, print_device, with_budgets
+from joslim.cli.train import AsJson
 from joslim.costs import COSTS
 from joslim.errors import UserError
 from joslim.files import printable
@@ -34,7 +35,7 @@ def allocate(
     picture: Annotated[
         Path | None, typer.Option(help="Draw the curve to a .png or .svg file.", metavar="FILE")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
     **texts: list[str] | None,
 ) -> None:
     """Choose children of several networks within a shared budget.

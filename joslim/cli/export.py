@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from joslim.cli.budgets import DeviceFile, sets_of, with_budgets
+from joslim.cli.pick import DeviceFile, sets_of, with_budgets
+from joslim.cli.train import AsJson, OwnModel
 from joslim.costs import COSTS
 from joslim.errors import UserError
 from joslim.formats import FORMATS, suffixes_of_files
@@ -47,11 +48,8 @@ def export(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an existing export.")
     ] = False,
-    model: Annotated[
-        str | None,
-        typer.Option(help="Your own model as package.module:function, if the run has one."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    model: OwnModel = None,
+    as_json: AsJson = False,
     **texts: list[str] | None,
 ) -> None:
     """Export children (subnets) as files that run without joslim.

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from joslim.cli.budgets import DeviceFile, OwnModel, print_device
+from joslim.cli.pick import DeviceFile, ModelOfDevice, print_device
+from joslim.cli.train import AsJson
 
 if TYPE_CHECKING:
     from joslim.front import Front
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 def front(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
     device_file: DeviceFile = None,
-    model: OwnModel = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    model: ModelOfDevice = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show the Pareto front of a run: its children, costs and errors."""
     from joslim.runs.fronts import timed_fronts

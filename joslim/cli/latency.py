@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from joslim.cli.train import AsJson, Low, OwnModel, Shape
 from joslim.errors import UserError
 from joslim.files import json_count
 
@@ -37,30 +38,19 @@ def latency(
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Device file to write.", metavar="FILE")
     ] = Path("latency.json"),
-    shape: Annotated[
-        str | None,
-        typer.Option("--input", help="Shape of one input, such as 3x224x224.", metavar="CxHxW"),
-    ] = None,
-    low: Annotated[
-        float | None,
-        typer.Option(
-            help="Lowest width multiplier: the least share of its channels that a layer keeps."
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help="Your own model as package.module:function, if the run has one."),
-    ] = None,
+    shape: Shape = None,
+    low: Low = None,
+    model: OwnModel = None,
     threads: Annotated[int | None, typer.Option(help="Number of processor threads.")] = None,
     batch: Annotated[int, typer.Option(help="Number of inputs in a forward pass.")] = 1,
     precision: Annotated[str, typer.Option(help="Precision: fp32, bf16 or fp16.")] = "fp32",
     backend: Annotated[
         str, typer.Option(help="How a child is run: eager, compiled or onnxruntime.")
     ] = "eager",
-    device: Annotated[str, typer.Option(help="Device: cpu, cuda or cuda:N.")] = "cpu",
+    device: Annotated[str, typer.Option(help="Device: cpu, cuda, cuda:N or auto.")] = "cpu",
     children: Annotated[int, typer.Option(help="Number of children to measure.")] = 64,
     repeats: Annotated[int, typer.Option(help="Number of turns of each child.")] = 5,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure the latency of children on this device.
 
@@ -70,6 +60,7 @@ def latency(
     from joslim.costs.device_file import CHILDREN_LIMIT
     from joslim.costs.latency import REPEATS_LIMIT
     from joslim.costs.timing import Setting, import_onnxruntime
+    from joslim.runs.setup import find_device
 
     setting = Setting(threads, batch, precision, backend)
     json_count(children, "children", FEWEST_CHILDREN, CHILDREN_LIMIT)
@@ -78,7 +69,7 @@ def latency(
     if backend == "onnxruntime":
         import_onnxruntime()
     net, front = load_network(what, shape, low, model)
-    move(net, device)
+    net.to(find_device(device))
     with bar() as watch:
         measured, facts = measured_facts(net, setting, children, repeats, front, watch)
     measured.write(out)
@@ -102,8 +93,7 @@ def load_network(
     """Load the network, and the children of the front if it is the network of a run."""
     from joslim.models import MODELS
     from joslim.runs.fronts import opened
-    from joslim.runs.network import blank_input, default_shape, load_model, parse_shape
-    from joslim.slimmable import slim
+    from joslim.runs.setup import net_of
 
     if what not in MODELS and ":" not in what and (Path(what).is_dir() or os.sep in what):
         if shape is not None or low is not None:
@@ -112,20 +102,7 @@ def load_network(
         return run.net, [point.widths for point in run.front]
     if model is not None:
         raise UserError(f"model: {what!r} is no run; leave out --model")
-    given = parse_shape(shape) if shape is not None else None
-    network = load_model(what)
-    return slim(network, blank_input(given or default_shape(network)), low=low), []
-
-
-def move(net: SlimmableNet, device: str) -> None:
-    import torch
-
-    try:
-        net.to(torch.device(device))
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        known = "cpu" if device.startswith("cuda") else "cpu or cuda"
-        raise UserError(f"device: {device!r} cannot be used: {reason}; type {known}") from error
+    return net_of(what, shape, low), []
 
 
 def measured_facts(

@@ -1,25 +1,106 @@
-"""`joslim pick`: the child of a run that fits a budget."""
+"""`joslim pick`: the child of a run that fits a budget.
+
+The flags of budgets and device files are shared with `joslim front`, `export`, `allocate` and
+`report`.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from joslim.cli.budgets import DeviceFile, OwnModel, budgets_of, print_device, with_budgets
+from joslim.cli.train import AsJson, with_flags
+from joslim.costs import COSTS, cost_info
+from joslim.errors import UserError
 
 if TYPE_CHECKING:
     from joslim.front import Front, Point
+
+DeviceFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="Latencies on a device, as joslim latency RUN -o FILE writes them.", metavar="FILE"
+    ),
+]
+DeviceFiles = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--device-file",
+        help="Latencies on a device, for the runs of its network; may be given several times.",
+        metavar="FILE",
+    ),
+]
+ModelOfDevice = Annotated[
+    str | None,
+    typer.Option(
+        help="Your own model, package.module:function, needed if --device-file lacks children."
+    ),
+]
+
+
+def with_budgets(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command a flag for each cost in `COSTS`, which it gets as keyword arguments.
+
+    The values are lists, so that a budget that was given twice can be seen: typer would keep the
+    last one.
+    """
+    flags = {}
+    for info in COSTS.values():
+        unit = "SIZE" if info.symbol in ("", "B") else info.symbol.upper()
+        option = typer.Option(info.flag, help=info.budget_help, metavar=unit)
+        flags[info.key] = Annotated[list[str] | None, option]
+    return with_flags(command, flags)
+
+
+def budgets_of(**texts: Sequence[str] | None) -> dict[str, float]:
+    """Convert budgets to numbers; each may be given once."""
+    for name, values in texts.items():
+        if values and len(values) > 1:
+            flag = cost_info(name).flag
+            raise UserError(f"{name}: given {len(values)} times; type {flag} only once")
+    return sets_of(**texts)[0]
+
+
+def sets_of(**texts: Sequence[str] | None) -> list[dict[str, float]]:
+    """One set of budgets for each child: a budget with a single value holds for all of them."""
+    from joslim.units import parse_size
+
+    given = {
+        name: [parse_size(name, text) for text in values]
+        for name, values in texts.items()
+        if values
+    }
+    count = max((len(values) for values in given.values()), default=1)
+    for name, values in given.items():
+        if len(values) not in (1, count):
+            most = next(other for other, found in given.items() if len(found) == count)
+            raise UserError(
+                f"{name}: {len(values)} values for the {count} of {cost_info(most).flag}; "
+                f"type {cost_info(name).flag} once, or {count} times"
+            )
+    return [
+        {name: values[min(place, len(values) - 1)] for name, values in given.items()}
+        for place in range(count)
+    ]
+
+
+def print_device(path: Path) -> None:
+    """Print on which device the latencies were measured."""
+    from joslim.costs.device_file import DeviceFile
+
+    typer.echo(f"latency on {DeviceFile.read(path).conditions}")
 
 
 @with_budgets
 def pick(
     run: Annotated[Path, typer.Argument(help="The folder of a run.")],
     device_file: DeviceFile = None,
-    model: OwnModel = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    model: ModelOfDevice = None,
+    as_json: AsJson = False,
     **texts: list[str] | None,
 ) -> None:
     """Show the child (subnet) that fits your budgets.

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from joslim.cli.train import AsJson, Low, Shape
 
 if TYPE_CHECKING:
     from joslim.slimmable import SlimmableNet
@@ -13,33 +16,19 @@ if TYPE_CHECKING:
 
 def profile(
     model: Annotated[str, typer.Argument(help="Built-in model, or package.module:function.")],
-    shape: Annotated[
-        str | None,
-        typer.Option("--input", help="Shape of one input, such as 3x224x224.", metavar="CxHxW"),
-    ] = None,
-    low: Annotated[
-        float | None,
-        typer.Option(
-            help="Lowest width multiplier: the least share of its channels that a layer keeps."
-        ),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    shape: Shape = None,
+    low: Low = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show the search space of a network and the cost of its sizes.
 
     Lists the knobs (search dimensions) with their layers, and the layers that keep their width with
     the reasons.
     """
-    from joslim.runs.network import blank_input, default_shape, load_model, parse_shape
+    from joslim.runs.setup import net_of
 
-    given = parse_shape(shape) if shape is not None else None
-    network = load_model(model)
-    sizes = given or default_shape(network)
-
-    from joslim.slimmable import slim
-
-    net = slim(network, blank_input(sizes), low=low)
-    facts = {"model": model, "input": list(sizes), **described(net)}
+    net = net_of(model, shape, low)
+    facts = {"model": model, "input": list(net.example[0].shape[1:]), **described(net)}
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
     else:
@@ -83,15 +72,18 @@ def show(facts: dict[str, Any]) -> None:
     from joslim.results.tables import print_table
     from joslim.units import format_size
 
+    def table(title: str, wrapped: Sequence[str], right: Sequence[str] = ()) -> Table:
+        made = Table(title=title, title_justify="left")
+        for column in wrapped:
+            made.add_column(column, overflow="fold")
+        for column in right:
+            made.add_column(column, justify="right")
+        return made
+
     console = Console()
     shape = "x".join(map(str, facts["input"]))
-    knobs = Table(
-        title=f"{facts['model']} at {shape}: {len(facts['knobs'])} knobs", title_justify="left"
-    )
-    for column in ("knob", "layers"):
-        knobs.add_column(column, overflow="fold")
-    for column in ("channels", "lowest"):
-        knobs.add_column(column, justify="right")
+    heading = f"{facts['model']} at {shape}: {len(facts['knobs'])} knobs"
+    knobs = table(heading, ("knob", "layers"), ("channels", "lowest"))
     for knob in facts["knobs"]:
         layers = ", ".join(knob["layers"][:3])
         if len(knob["layers"]) > 3:
@@ -100,22 +92,16 @@ def show(facts: dict[str, Any]) -> None:
         knobs.add_row(knob["name"], layers, *(", ".join(map(str, each)) for each in counts))
     print_table(console, knobs)
     if facts["frozen"]:
-        frozen = Table(title="Frozen", title_justify="left")
-        for column in ("layer", "channels", "why"):
-            frozen.add_column(column, overflow="fold")
+        frozen = table("Frozen", ("layer", "channels", "why"))
         for row in facts["frozen"]:
             frozen.add_row(row["layer"], str(row["channels"]), row["why"])
         print_table(console, frozen)
-    costs = Table(title="Costs for one input", title_justify="left")
-    for column in ("", "smallest", "half", "full"):
-        costs.add_column(column, justify="right" if column else "left")
+    costs = table("Costs for one input", ("",), ("smallest", "half", "full"))
     for name, prices in facts["costs"].items():
         costs.add_row(name, *(format_size(name, price) for price in prices.values()))
     print_table(console, costs)
     if facts["uncounted"]:
-        missing = Table(title="Not in these costs, which are too low", title_justify="left")
-        for column in ("cost", "layer", "what"):
-            missing.add_column(column, overflow="fold")
+        missing = table("Not in these costs, which are too low", ("cost", "layer", "what"))
         for row in facts["uncounted"]:
             cost = "macs, memory" if row["cost"] == "macs" else row["cost"]
             missing.add_row(cost, row["layer"], row["what"])

@@ -15,6 +15,7 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     ProgressColumn,
+    TaskID,
     TextColumn,
     TimeRemainingColumn,
 )
@@ -96,26 +97,23 @@ class Bars:
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
         self.everything = progress.add_task("runs", total=None)
-        self.tasks: dict[str, int] = {}
+        self.tasks: dict[str, TaskID] = {}
 
     def __call__(self, statuses: list[Status]) -> None:
         ended = sum(status.state in ENDED for status in statuses)
         self.progress.update(self.everything, completed=ended, total=len(statuses))
         for status in statuses:
-            self.update(status)
-
-    def update(self, status: Status) -> None:
-        runs = status.state in RUNNING
-        if runs and status.name not in self.tasks:
-            self.tasks[status.name] = self.progress.add_task("", total=None)
-        if status.name in self.tasks:
-            self.progress.update(
-                self.tasks[status.name],  # type: ignore[arg-type]
-                description=f"{escape(status.name)} {status.state}",
-                completed=status.done,
-                total=status.total or None,
-                visible=runs,
-            )
+            runs = status.state in RUNNING
+            if runs and status.name not in self.tasks:
+                self.tasks[status.name] = self.progress.add_task("", total=None)
+            if status.name in self.tasks:
+                self.progress.update(
+                    self.tasks[status.name],
+                    description=f"{escape(status.name)} {status.state}",
+                    completed=status.done,
+                    total=status.total or None,
+                    visible=runs,
+                )
 
 
 class Lines:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from joslim.cli.budgets import DeviceFiles
+from joslim.cli.pick import DeviceFiles
 from joslim.errors import UserError
 
 

@@ -13,7 +13,14 @@ import typer
 from typer.core import TyperCommand
 
 from joslim.errors import UserError
-from joslim.runs.config import DEFAULTS, FIELDS, TITLES, kind_of, read_config_file
+from joslim.runs.config import (
+    DEFAULTS,
+    FIELDS,
+    SEARCH_OPTIONS,
+    TITLES,
+    kind_of,
+    read_config_file,
+)
 
 
 def read_folder(text: str) -> Path:
@@ -36,6 +43,20 @@ ConfigFile = Annotated[
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Estimate time, memory and rounds; write nothing.")
 ]
+Shape = Annotated[
+    str | None,
+    typer.Option("--input", help="Shape of one input, such as 3x224x224.", metavar="CxHxW"),
+]
+Low = Annotated[
+    float | None,
+    typer.Option(
+        help="Lowest width multiplier: the least share of its channels that a layer keeps."
+    ),
+]
+OwnModel = Annotated[
+    str | None,
+    typer.Option(help="Your own model as package.module:function, if the run has one."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
@@ -44,20 +65,22 @@ def with_flags_of_config(
 ) -> Callable[..., None]:
     """Give the command a flag for each setting of `Config`, passed as keyword arguments.
 
-    A flag that is not given is None, so that the value of a file can stand. has_defaults: Whether
-    the help shows the defaults; some commands take them from elsewhere.
+    A flag that is not given is None, so that the value of a file counts. has_defaults: Whether the
+    help shows the defaults; some commands take them from elsewhere.
     """
-    own = list(inspect.signature(command, eval_str=True).parameters.values())
-    flags = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=None,
-            annotation=annotation(field, has_defaults),
-        )
-        for name, field in FIELDS.items()
+    return with_flags(command, {n: annotation(item, has_defaults) for n, item in FIELDS.items()})
+
+
+def with_flags(command: Callable[..., None], flags: dict[str, Any]) -> Callable[..., None]:
+    """Give a command flags of these names and annotations, before its own parameters."""
+    only_by_name = inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        inspect.Parameter(name, only_by_name, default=None, annotation=annotation)
+        for name, annotation in flags.items()
     ]
-    parameters = [*flags, *(p for p in own if p.kind is not inspect.Parameter.VAR_KEYWORD)]
+    for own in inspect.signature(command, eval_str=True).parameters.values():
+        if own.kind is not inspect.Parameter.VAR_KEYWORD:
+            parameters.append(own.replace(kind=only_by_name))
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     return command
@@ -110,13 +133,15 @@ class GroupedHelp(TyperCommand):
 def settings_of(config: Path | None, flags: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of the file, replaced by those that were typed.
 
-    Steps that were typed also replace epochs of the file, and epochs steps.
+    Steps that were typed also replace epochs of the file, and epochs steps. Another method than
+    that of the file, which may be the record of a run, replaces the settings of its search.
     """
     given = {name: value for name, value in flags.items() if value is not None}
     filed = read_config_file(config) if config is not None else {}
-    if {"steps", "epochs"} & given.keys():
-        filed = {name: value for name, value in filed.items() if name not in ("steps", "epochs")}
-    return {**filed, **given}
+    replaced = {"steps", "epochs"} if {"steps", "epochs"} & given.keys() else set()
+    if given.get("method") not in (None, filed.get("method")):
+        replaced |= {"searcher", *SEARCH_OPTIONS, "widths"}
+    return {**{name: filed[name] for name in filed if name not in replaced}, **given}
 
 
 def refuse_training_flags(given: dict[str, Any], but: tuple[str, ...] = ()) -> None:
@@ -156,10 +181,7 @@ def train(
 
 def resume(
     run: Annotated[Path, typer.Argument(help="Folder of the run.")],
-    model: Annotated[
-        str | None,
-        typer.Option(help="Your own model as package.module:function, if the run has one."),
-    ] = None,
+    model: OwnModel = None,
     until: Annotated[
         int | None,
         typer.Option(min=1, help="Train to this step, also past the planned end of the run."),
@@ -167,26 +189,20 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Continue a run that was stopped, with the same configuration."""
+    from joslim.runs.fronts import opened
     from joslim.runs.run import load
 
-    stored = load(run)
-    values = stored.config.to_json()
-    own = values["model"]
-    if model is not None and model != own:
-        raise UserError(f"model: {model!r} given, the run has {own!r}")
-    if ":" in own and model is None:
-        raise UserError(
-            f"model: {own!r} is not imported because a file says so; type --model {own}"
-        )
+    values = load(run).config.to_json()
     for name in ("model", "data"):
         if values[name].startswith("<"):
             raise UserError(
                 f"{name}: the run was begun in Python with {values[name]}; "
                 "go on there: joslim.train(..., resume=True)"
             )
+    opened(run, model)  # refuses another model, and a model of one's own that is not named again
     values["device_file"] = None  # the run has its own copy
     if (root := values["data_root"]) is not None and not Path(root).is_dir():
-        values["data_root"] = None  # a file of a stranger's does not say where to download to
+        values["data_root"] = None  # a file that came from somebody else must not choose it
     run_training(values, as_json, out=run, resume=True, until=until)
 
 
@@ -215,7 +231,7 @@ def show_estimate(values: dict[str, Any], as_json: bool) -> None:
     """Print the estimate of a dry run."""
     from joslim.results.tables import duration
     from joslim.runs.config import config_of
-    from joslim.runs.dry_run import estimate
+    from joslim.runs.driver import estimate
     from joslim.units import format_size
 
     facts = estimate(config_of(values))

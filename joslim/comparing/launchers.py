@@ -14,7 +14,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any, Protocol
 
-from joslim.errors import UserError, unknown
+from joslim.errors import UserError, first_line, unknown
 
 ENGINES = ("local", "submitit")
 # The default time limit is a day; that of submitit is five minutes.
@@ -148,8 +148,7 @@ class Cluster:
         try:
             self.executor.update_parameters(**given)
         except (NameError, TypeError, ValueError) as error:
-            line = str(error).strip().splitlines()[0]
-            raise UserError(f"engine: submitit refuses its options: {line}") from error
+            raise UserError(f"engine: submitit refuses its options: {first_line(error)}") from error
 
     def start(self, command: Sequence[str], log: Path, place: int) -> Handle:
         return ClusterJob(self.executor.submit(run_command, list(command), str(log)), log)

@@ -149,7 +149,7 @@ def _train_missing(
 
 def _check_models(models: Sequence[Any]) -> None:
     """Refuse an unknown network before the trainings of the others begin."""
-    from joslim.runs.network import find_maker
+    from joslim.runs.setup import find_maker
 
     for model in models if not isinstance(models, str) else ():
         try:

@@ -44,8 +44,8 @@ from joslim.front import ERRORS, Point, counts_of_json
 from joslim.results.run_files import CONFIG, FRONT, facts_of_child, read_front
 from joslim.runs import checkpoint
 from joslim.runs.folder import CHECKPOINT, SAMPLES
-from joslim.runs.network import check_model, load_blank, make_net
 from joslim.runs.run import MOST_CHANNELS, MOST_CLASSES, MOST_PIXELS, MOST_VALUES, Run, load
+from joslim.runs.setup import check_model, load_blank, make_net
 from joslim.space import Widths
 from joslim.training.evaluate import evaluating
 

@@ -42,7 +42,6 @@ from joslim.runs.folder import CHECKPOINT, NEW, OLD, RunFolder
 from joslim.slimmable import SlimmableNet
 from joslim.slimmable.batchnorm import has_statistics
 from joslim.slimmable.layers import stored_statistic
-from joslim.space import Widths
 
 MODEL = "model.safetensors"
 STATISTICS = "statistics.safetensors"
@@ -62,7 +61,9 @@ def save(
     in the checkpoint.
     """
     weights = {name: tensor.detach().cpu() for name, tensor in net.state_dict().items()}
-    refuse_bad_weights(weights, step)
+    for name, tensor in weights.items():  # they would replace the last good checkpoint
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            raise RunFailed(f"{name} is not finite after step {step}; the last checkpoint is kept")
     new = folder.file(NEW)
     if new.exists():
         remove(new)
@@ -165,7 +166,7 @@ def load_state(path: Path) -> dict[str, Any]:
 
 
 def verify(path: Path) -> None:
-    """The files are those that were written."""
+    """Refuse files that are not as they were written."""
     summary = read_json(path / SUMMARY, JSON_LIMIT, "checkpoint")
     try:
         version = json_count(summary["format"], "format", 1, 10**6)
@@ -208,29 +209,15 @@ def load_statistics(net: SlimmableNet, tensors: dict[str, Tensor]) -> None:
     device = next(net.parameters()).device
     for name in tensors:
         counts, norm, kind = name.split("/")
-        if kind == "mean":
-            child = net.space.of_counts([int(count) for count in counts.split("-")])
-            pair = (tensors[name], tensors[f"{counts}/{norm}/var"])
-            check_statistics(net, child, norm, pair)
-            mean, var = (tensor.to(device) for tensor in pair)
-            net.statistics.setdefault(child, {})[norm] = (mean, var)
-
-
-def check_statistics(
-    net: SlimmableNet, child: Widths, norm: str, pair: tuple[Tensor, Tensor]
-) -> None:
-    """Refuse statistics of another shape than the norm has at these widths."""
-    module = net.get_submodule(norm)
-    if not has_statistics(module):
-        raise ValueError(f"{norm} has no statistics")
-    with net.at(child):
-        wanted = stored_statistic(module, "running_mean")
-    if any(t.shape != wanted.shape or not t.is_floating_point() for t in pair):
-        raise ValueError(f"those of {norm} at widths {child} have another shape or kind")
-
-
-def refuse_bad_weights(weights: dict[str, Tensor], step: int) -> None:
-    """Refuse weights that are not finite: they would replace the last good checkpoint."""
-    for name, tensor in weights.items():
-        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            raise RunFailed(f"{name} is not finite after step {step}; the last checkpoint is kept")
+        if kind != "mean":
+            continue
+        child = net.space.of_counts([int(count) for count in counts.split("-")])
+        mean, var = tensors[name], tensors[f"{counts}/{norm}/var"]
+        module = net.get_submodule(norm)
+        if not has_statistics(module):
+            raise ValueError(f"{norm} has no statistics")
+        with net.at(child):
+            wanted = stored_statistic(module, "running_mean")
+        if any(t.shape != wanted.shape or not t.is_floating_point() for t in (mean, var)):
+            raise ValueError(f"those of {norm} at widths {child} have another shape or kind")
+        net.statistics.setdefault(child, {})[norm] = (mean.to(device), var.to(device))

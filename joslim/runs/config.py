@@ -3,7 +3,8 @@
 Each setting is declared once, with `setting(...)`, in one of the groups: those of the training
 loop in `joslim/training/settings.py`, all others here. The command line makes its flags from the
 declarations, a configuration file has them as keys, and a wrong value is refused before anything is
-computed. None stands for a value that follows from the data or the network.
+computed. None leaves a value to the recipe, the preset, the data or the network: `resolve` in
+`joslim/runs/setup.py` fills it in, once, and returns a `Resolved` configuration.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from joslim.costs import COSTS
 from joslim.errors import UserError, unknown
 from joslim.files import read_text
 from joslim.runs.recipes import RECIPES, settings_of
@@ -46,8 +48,8 @@ class Network(Settings):
     init: str | None = setting(None, "Trained weights to start from: a .safetensors file.")
     cost: str = setting(
         "macs",
-        "Cost to trade for error: macs, params, memory or latency.",
-        names=keys_of("joslim.costs", "COSTS"),
+        f"Cost to trade for error: {', '.join(COSTS)}.",
+        names=lambda: COSTS,
     )
     device_file: str | None = setting(
         None, "Measurements of joslim latency, for cost latency.", may_change=True
@@ -212,6 +214,34 @@ class Config(Machine, Evaluation, Sandwich, Search, Optimizer, Images, Network):
         return asdict(self)
 
 
+class Resolved(Config):
+    """A configuration with nothing left open: None means that a setting is off.
+
+    It is made by `resolve` in `joslim/runs/setup.py`, and written to config.json. The settings that
+    are never None in it are annotated again, with that type.
+    """
+
+    recipe: str
+    steps: int
+    batch: int
+    lr: float
+    momentum: float
+    weight_decay: float
+    schedule: str
+    warmup: float
+    label_smoothing: float
+    every: int
+    rescore: int
+    score_images: int
+    log_every: int
+    save_every: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        left_open = [name for name in Resolved.__annotations__ if getattr(self, name) is None]
+        assert not left_open, left_open
+
+
 FIELDS = {item.name: item for item in fields(Config)}
 DEFAULTS = {item.name: item.default for item in fields(Config) if item.default is not MISSING}
 # The title of the group of each setting, for the help of the command line.
@@ -234,11 +264,6 @@ def config_of(values: Mapping[str, Any]) -> Config:
     if given.get("init") is not None:  # a trained network need not be trained alone first
         sandwich.setdefault("full_first", 0.0)
     return Config(**{**given, **asdict(sandwich_of(preset, sandwich))})
-
-
-def steps_in(epochs: float, images: float, batch: float) -> int:
-    """Return the optimizer steps of so many epochs; the last epoch may be incomplete."""
-    return max(1, -int(-epochs * images // batch))
 
 
 def read_config_file(path: str | Path) -> dict[str, Any]:

@@ -6,12 +6,15 @@
 from __future__ import annotations
 
 import platform
+import resource
 import shlex
 import signal
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +35,7 @@ from joslim.distributed import (
     restarted,
     world,
 )
-from joslim.errors import RunFailed, Stopped, UserError
+from joslim.errors import RunFailed, Stopped, UserError, first_line
 from joslim.files import disk_errors
 from joslim.front import Front, step_of_front
 from joslim.results.plots import draw_run
@@ -70,6 +73,9 @@ OF_ONE_MACHINE = WHERE_AND_HOW - {"save_every"} | {"data", "init"}
 # torch raises a RuntimeError with these words wherever the main process happens to be.
 DEAD_WORKER = "DataLoader worker"
 
+# Steps of a dry run that are timed.
+TRIAL_STEPS = 3
+
 
 def train(
     model: str | nn.Module | None = None,
@@ -86,9 +92,8 @@ def train(
 ) -> Run:
     """Train a slimmable network and choose its widths at the same time.
 
-    Everything about the training is written into a run folder, from which it can be resumed and
-    `joslim.load` opens it. Under torchrun all processes train one network, and the first of them
-    writes.
+    Everything about the training is written into a run folder, which `joslim.load` opens. Under
+    torchrun all processes train one network, and the first of them writes.
 
     Args:
         model: A name in `joslim.models.MODELS`, "package.module:function", or a module. By default
@@ -117,36 +122,26 @@ def train(
         >>> run.front.cost
         'macs'
     """
-    if not isinstance(init, (str, Path, Mapping, type(None))):
+    config, objects = _named_and_objects(options, model=model, data=data, cost=cost, init=init)
+    where: dict[str, Any] = {"out": out, "overwrite": overwrite, "resume": resume, "until": until}
+    return run_training(config, **where, watch=watch, objects=objects)
+
+
+def _named_and_objects(options: Mapping[str, Any], **named: Any) -> tuple[Config, dict[str, Any]]:
+    """Split arguments that are a name or an object: the configuration takes names only.
+
+    config.json has <...> in place of a model or data, by which they cannot be loaded.
+    """
+    init = named["init"] = str(named["init"]) if isinstance(named["init"], Path) else named["init"]
+    if not isinstance(init, (str, Mapping, type(None))):
         raise UserError(f"init: {type(init).__name__} given; a .safetensors file or a state dict")
-    init = str(init) if isinstance(init, Path) else init
-    named = {"model": model, "data": data, "cost": cost, "init": init}
     objects = {key: value for key, value in named.items() if not isinstance(value, str)}
-    texts: dict[str, Any] = {
-        key: value if isinstance(value, str) else _label(value)
-        for key, value in named.items()
-        if value is not None
-    }
-    if not isinstance(cost, str):
-        texts["cost"] = "macs"  # the field takes names only; the files of the run have the cost's
-    if init is not None and not isinstance(init, str):
-        texts["init"] = None
-        options = {"full_first": 0.0, **options}  # the weights are trained already
-    config = config_of({**texts, **options})
-    return run_training(
-        config,
-        out=out,
-        overwrite=overwrite,
-        resume=resume,
-        until=until,
-        watch=watch,
-        objects=objects,
-    )
-
-
-def _label(value: Any) -> str:
-    """Return the text that stands for an object in config.json; it cannot be loaded by that."""
-    return f"<{getattr(value, '__name__', type(value).__name__)}>"
+    texts = {key: value for key, value in named.items() if isinstance(value, str)}
+    for key in ("model", "data"):
+        if (value := objects.get(key)) is not None:
+            texts[key] = f"<{getattr(value, '__name__', type(value).__name__)}>"
+    trained = {"full_first": 0.0} if objects.get("init") is not None else {}
+    return config_of({**texts, **trained, **options}), objects
 
 
 def default_folder(config: Config) -> Path:
@@ -201,7 +196,9 @@ def run_training(
             if on_first(lambda: _holds_run(folder, overwrite, resume, until)):
                 restore(trainer, folder, until)
             else:
-                on_first(lambda: _begin(trainer, folder))
+                on_first(folder.prepare)
+                # It comes first: by it the other files are known to be a run's.
+                on_first(lambda: write_config(trainer, folder))
         except OSError as error:
             where = f"cannot write into {str(folder.path)!r}"
             raise UserError(f"out: {where}: {error.strerror or error}") from error
@@ -233,27 +230,25 @@ def train_steps(trainer: Trainer, writer: RunWriter, watch: Watcher, stop: Stop)
         except RunFailed:
             writer.log_visits()
             raise
-        watch(_progress(trainer))
+        losses = slimming.losses
+        watch(
+            Progress(
+                "train",
+                slimming.steps,
+                trainer.total_steps,
+                losses[0].item(),
+                losses[1:].mean().item() if len(losses) > 1 else None,
+                len(slimming.history),
+                -(-slimming.steps // slimming.every),
+            )
+        )
         writer.log_step()
         # All processes stop after the same step.
         stop.asked = any_asked(stop.asked, trainer.device)
         at_end = slimming.steps == trainer.total_steps
-        if at_end or stop.asked or slimming.steps % trainer.save_every == 0:
+        if at_end or stop.asked or slimming.steps % trainer.config.save_every == 0:
             on_first(writer.save)
         stop.raise_if_asked(trainer, writer.folder)
-
-
-def _progress(trainer: Trainer) -> Progress:
-    slimming = trainer.slimming
-    return Progress(
-        "train",
-        slimming.steps,
-        trainer.total_steps,
-        slimming.losses[0].item(),
-        slimming.losses[1:].mean().item() if len(slimming.losses) > 1 else None,
-        len(slimming.history),
-        -(-slimming.steps // slimming.every),
-    )
 
 
 def judge(trainer: Trainer, writer: RunWriter, watch: Watcher, stop: Stop) -> Front:
@@ -341,12 +336,6 @@ def _holds_run(folder: RunFolder, overwrite: bool, resume: bool, until: int | No
     return resumed
 
 
-def _begin(trainer: Trainer, folder: RunFolder) -> None:
-    """Write the configuration first: by it the other files are known to be a run's."""
-    folder.prepare()
-    write_config(trainer, folder)
-
-
 def _agree_on_latency(trainer: Trainer, folder: RunFolder) -> None:
     """Price all children by one measurement, on all processes and after every resume."""
     cost = trainer.slimming.cost
@@ -403,7 +392,8 @@ def _explained_failures(folder: RunFolder) -> Iterator[None]:
 
 
 def _advice(error: Exception) -> str:
-    line = (str(error) or type(error).__name__).strip().splitlines()[0]
+    """Say in one line what has failed, and what helps."""
+    line = first_line(error)
     if _is_out_of_memory(error):
         return f"out of memory ({line}); a smaller --batch needs less"
     if DEAD_WORKER in line:
@@ -457,3 +447,75 @@ def stopping() -> Iterator[Stop]:
     finally:
         for which, handler in before.items():
             signal.signal(which, handler)
+
+
+# Dry run: a few steps on trial networks, timed and scaled
+
+
+def estimate(config: Config) -> dict[str, Any]:
+    """Estimate time, memory and rounds of a training. Nothing is written."""
+    trainer = set_up(config)
+    slimming, config = trainer.slimming, trainer.config
+    alone = slimming.alone_until
+    others = trainer.total_steps - alone
+    rounds = -(-others // slimming.every) if slimming.method.in_rounds else 0
+    searches = slimming.name in slimming.preset.searchers
+    facts = {
+        "model": config.model,
+        "data": trainer.data.identity,
+        "method": slimming.name,
+        "cost": slimming.cost.name,
+        "knobs": len(slimming.space),
+        "steps": trainer.total_steps,
+        "epochs": round(trainer.total_steps * config.batch / trainer.data.sizes["train"], 2),
+        "rounds": rounds,
+        "every": slimming.every,
+        "children": slimming.children if searches else 0,
+    }
+    seconds_alone = 0.0
+    if alone:
+        _, seconds_alone = _try_steps(set_up(replace(config, full_first=1.0), data=trainer.data))
+    # One round: later ones have more children to learn from, and take a little longer.
+    one_round = replace(config, full_first=0.0, every=sys.maxsize)
+    trial = set_up(one_round, data=trainer.data)
+    widths, seconds = _try_steps(trial)
+    spent = trial.slimming.seconds
+    seconds_a_round = spent["search"] + spent["scoring"] if rounds else 0.0
+    return {
+        **facts,
+        "passes": alone + others * widths,
+        "seconds_a_step": round(seconds, 4),
+        "hours_of_steps": round((seconds_alone * alone + seconds * others) / 3600, 3),
+        "seconds_a_round": round(seconds_a_round, 4),
+        "hours_of_rounds": round(seconds_a_round * rounds / 3600, 3),
+        "memory_bytes": peak_memory(trainer.device),
+    }
+
+
+def _try_steps(trial: Trainer) -> tuple[int, float]:
+    """Make a few steps; returns the number of widths in a step, and the seconds of a step.
+
+    The first step, which warms up and chooses widths, does not count. The fastest of the others
+    does, or their mean if each of them draws other widths.
+    """
+    times = []
+    trial.net.train()
+    batches = trial.batches()
+    for _ in range(TRIAL_STEPS + 1):
+        x, y = next(batches)
+        started = time.perf_counter()
+        trial.step(x, y)
+        if trial.device.type == "cuda":
+            torch.cuda.synchronize(trial.device)
+        times.append(time.perf_counter() - started)
+    later = times[1:]
+    draws_all = trial.slimming.sandwich.draw > trial.slimming.samples
+    return len(trial.slimming.widths), min(later) if draws_all else sum(later) / len(later)
+
+
+def peak_memory(device: torch.device) -> int:
+    """Return the largest number of bytes in use: on the device, or of the program on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -15,11 +15,7 @@ from typing import Any
 
 from joslim import __version__
 from joslim.errors import UserError
-from joslim.files import (
-    left_over,
-    remove,
-    write_whole,
-)
+from joslim.files import left_over, remove, write_whole
 from joslim.front import Front
 from joslim.results.run_files import (
     CONFIG,

@@ -54,31 +54,16 @@ class HistoryLog:
         self.log = Log(folder.file(HISTORY), [header])
 
     def update(self) -> None:
-        self.log.append(self._new_lines())
-
-    def _new_lines(self) -> list[dict[str, Any]]:
-        visits = self.history.visits[self.visits :]
-        scorings = self.history.scorings[self.scorings :]
         lines: list[dict[str, Any]] = [
-            {
-                "id": self.visits + i,
-                "step": v.step,
-                "widths": v.widths.counts,
-                "cost": finite(v.cost),
-            }
-            for i, v in enumerate(visits)
+            {"id": i, "step": v.step, "widths": v.widths.counts, "cost": finite(v.cost)}
+            for i, v in enumerate(self.history.visits[self.visits :], self.visits)
         ]
-        lines += [
-            {
-                "step": s.step,
-                "ids": list(s.losses),
-                "losses": [finite(x) for x in s.losses.values()],
-            }
-            for s in scorings
-        ]
+        for scoring in self.history.scorings[self.scorings :]:
+            losses = [finite(loss) for loss in scoring.losses.values()]
+            lines.append({"step": scoring.step, "ids": list(scoring.losses), "losses": losses})
         self.visits, self.scorings = len(self.history.visits), len(self.history.scorings)
         # A resumed run writes many steps at once, in the order of a run that was not stopped.
-        return sorted(lines, key=lambda line: (line["step"], "ids" in line))
+        self.log.append(sorted(lines, key=lambda line: (line["step"], "ids" in line)))
 
 
 class MetricsLog:
@@ -99,8 +84,8 @@ class MetricsLog:
         self.board = summary_writer()(where) if trainer.config.tensorboard else None
 
     def update(self) -> None:
-        slimming = self.trainer.slimming
-        if slimming.steps % self.trainer.log_every and slimming.steps != self.trainer.total_steps:
+        slimming, every = self.trainer.slimming, self.trainer.config.log_every
+        if slimming.steps % every and slimming.steps != self.trainer.total_steps:
             return
         losses = dict(zip(slimming.widths, slimming.losses.tolist()))
         line = {

@@ -7,14 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from joslim.distributed import alike, on_first
-from joslim.errors import UserError
+from joslim.errors import UserError, first_line
 from joslim.files import json_value, shown
-from joslim.results.run_files import CONFIG, HISTORY, facts_of_run, read_lines
+from joslim.results.run_files import CONFIG, facts_of_run
 from joslim.runs import checkpoint
 from joslim.runs.config import WHERE_AND_HOW, Config
 from joslim.runs.folder import RunFolder
 from joslim.runs.setup import Trainer, set_up
-from joslim.space import WidthSpace
 
 # The settings that `until` may change.
 HOW_LONG = frozenset(("steps", "epochs"))
@@ -53,8 +52,8 @@ def restore(trainer: Trainer, folder: RunFolder, until: int | None = None) -> No
         try:  # the files may be whole and still be of something else
             trainer.load_state_dict(state)
         except BAD_STATE as error:
-            line = (str(error) or type(error).__name__).splitlines()[0]
-            raise UserError(f"checkpoint: its state is not one of this training: {line}") from error
+            why = first_line(error)
+            raise UserError(f"checkpoint: its state is not one of this training: {why}") from error
         alike(trainer.net.state_dict().values())
     done = trainer.slimming.steps
     if trainer.total_steps < done:
@@ -63,7 +62,8 @@ def restore(trainer: Trainer, folder: RunFolder, until: int | None = None) -> No
             f"{field}: {trainer.total_steps} is less than the {done} steps that are done"
         )
     if until is not None:
-        on_first(lambda: _write_extended(trainer, folder))
+        trainer.fresh = on_first(lambda: folder.read(CONFIG).get("fresh", []))
+        on_first(lambda: write_config(trainer, folder))
 
 
 def write_config(trainer: Trainer, folder: RunFolder) -> None:
@@ -84,11 +84,6 @@ def write_config(trainer: Trainer, folder: RunFolder) -> None:
     )
 
 
-def _write_extended(trainer: Trainer, folder: RunFolder) -> None:
-    trainer.fresh = folder.read(CONFIG).get("fresh", [])
-    write_config(trainer, folder)
-
-
 def _read_state(trainer: Trainer, folder: RunFolder, until: int | None) -> dict[str, Any] | None:
     """Load the weights of the last good checkpoint and return its state; None if there is none."""
     folder.refuse_links()
@@ -98,8 +93,7 @@ def _read_state(trainer: Trainer, folder: RunFolder, until: int | None) -> dict[
     state = checkpoint.load_state(path)
     # A configuration that was edited since the checkpoint was written is refused.
     theirs = json_value(state, "settings", "checkpoint")
-    differing = _other_settings(trainer, folder, theirs, trainer.settings, "checkpoint")
-    for key, value, there in differing:
+    for key, value, there in _other_settings(theirs, trainer.settings, "checkpoint"):
         if key not in WHERE_AND_HOW | HOW_LONG:
             raise UserError(
                 f"checkpoint: it was trained with {key} {shown(there)}, the run in "
@@ -114,13 +108,14 @@ def _check_same_training(trainer: Trainer, folder: RunFolder, until: int | None)
     theirs = json_value(facts, "config", CONFIG)
     may_change = WHERE_AND_HOW if until is None else WHERE_AND_HOW | HOW_LONG
     ours = trainer.config.to_json()
-    for key, value, there in _other_settings(trainer, folder, theirs, ours, f"{CONFIG}.config"):
+    for key, value, there in _other_settings(theirs, ours, f"{CONFIG}.config"):
         if key in may_change:
             continue
-        has = "its default" if there is None else shown(there)
+        given = "none" if value is None else repr(value)
+        has = "none" if there is None else shown(there)
         raise UserError(
-            f"{key}: {'nothing' if value is None else repr(value)} given, the run in "
-            f"{str(folder.path)!r} has {has}; a resumed run cannot change it"
+            f"{key}: {given} given, the run in {str(folder.path)!r} has {has}; "
+            "a resumed run cannot change it"
         )
     if (there := json_value(facts, "cost", CONFIG)) != (mine := trainer.slimming.cost.name):
         raise UserError(f"cost: {mine!r} given, the run has {shown(there)}; give it again")
@@ -130,19 +125,9 @@ def _check_same_training(trainer: Trainer, folder: RunFolder, until: int | None)
 
 
 def _other_settings(
-    trainer: Trainer, folder: RunFolder, theirs: Any, ours: Mapping[str, Any], where: str
+    theirs: Any, ours: Mapping[str, Any], where: str
 ) -> Iterator[tuple[str, Any, Any]]:
     """Yield the name of each setting that differs, our value and theirs."""
     for key, value in ours.items():
-        if (there := json_value(theirs, key, where)) == value:
-            continue
-        if key == "low" and None in (value, there) and _has_same_space(trainer, folder):
-            continue
-        yield key, value, there
-
-
-def _has_same_space(trainer: Trainer, folder: RunFolder) -> bool:
-    """Whether the lowest width, which may be typed or left to the network, comes to the same."""
-    file = folder.file(HISTORY)
-    header = next(iter(read_lines(file)), {}) if file.exists() else {}
-    return "space" in header and WidthSpace.of_json(header["space"]) == trainer.net.space
+        if (there := json_value(theirs, key, where)) != value:
+            yield key, value, there

@@ -14,14 +14,15 @@ from torch import nn
 
 from joslim.costs import Cost
 from joslim.errors import UserError
-from joslim.files import json_count, json_counts, json_name, json_number, json_rows, json_value
+from joslim.files import json_count, json_name, json_rows, json_value
 from joslim.front import Front
 from joslim.results.device_times import input_shapes, timed_front
+from joslim.results.record import VisitedChildren
 from joslim.results.run_files import CONFIG, HISTORY, facts_of_run, read_front, read_lines
 from joslim.runs import checkpoint
 from joslim.runs.config import Config, config_of
 from joslim.runs.folder import RunFolder
-from joslim.runs.network import check_model, fill_blank, load_blank, make_net
+from joslim.runs.setup import check_model, fill_blank, load_blank, make_net
 from joslim.search.history import History
 from joslim.slimmable import SlimmableNet
 from joslim.space import WidthSpace
@@ -31,8 +32,6 @@ MOST_NAMES = 10**6
 MOST_PIXELS = 10_000
 MOST_VALUES = 2**26
 MOST_CHANNELS = 10**6
-MOST_CHILDREN = 10**7
-MOST_STEPS = 10**12
 
 
 class Run:
@@ -76,7 +75,7 @@ class Run:
 
     @cached_property
     def config(self) -> Config:
-        """Configuration of the training, with every value resolved."""
+        """Configuration of the training, with every value resolved; None means off."""
         values = self.facts.get("config")
         if not isinstance(values, dict):
             raise UserError(f"run: {str(self.path / CONFIG)!r} holds no configuration")
@@ -136,15 +135,13 @@ class Run:
     def history(self) -> History:
         """Every child that the search visited, with its losses over time."""
         file = self.folder.file(HISTORY)
-        header, *lines = read_lines(file) or [{}]
-        history = History(StoredCost(header))
+        lines = read_lines(file) or [{}]
+        seen = VisitedChildren.of_lines(lines)
+        history = History(StoredCost(lines[0]["cost"], seen.space))
+        scorings = [(step, [*losses], [*losses.values()]) for step, losses in seen.scorings]
+        visits = [*zip(seen.counts, seen.costs, seen.steps)]
         try:
-            history.load_state_dict(
-                {
-                    "visits": [_read_visit(line) for line in lines if "id" in line],
-                    "scorings": [_read_scoring(line) for line in lines if "ids" in line],
-                }
-            )
+            history.load_state_dict({"visits": visits, "scorings": scorings})
         except (LookupError, TypeError, ValueError, OverflowError) as error:
             raise UserError(f"run: {str(file)!r} is broken: {error}") from error
         return history
@@ -166,33 +163,11 @@ class Run:
         return f"<Run {str(self.path)!r}>"
 
 
-def _read_visit(line: dict[str, Any]) -> list[Any]:
-    widths = json_rows(line, "widths", HISTORY, MOST_CHANNELS)
-    return [widths, _read_number(line["cost"]), json_count(line["step"], "step", 0, MOST_STEPS)]
-
-
-def _read_scoring(line: dict[str, Any]) -> list[Any]:
-    ids = json_rows(line, "ids", HISTORY, MOST_CHILDREN)
-    losses = json_rows(line, "losses", HISTORY, MOST_CHILDREN)
-    step = json_count(line["step"], "step", 0, MOST_STEPS)
-    return [
-        step,
-        json_counts(ids, "id", 0, MOST_CHILDREN),
-        [_read_number(loss) for loss in losses],
-    ]
-
-
-def _read_number(value: Any) -> float:
-    """Read a number; null stands for NaN, which JSON does not have."""
-    return math.nan if value is None else float(json_number(value, HISTORY))
-
-
 class StoredCost(Cost):
     """The cost of a history that is read from its file, which has the costs of all children."""
 
-    def __init__(self, header: dict[str, Any]) -> None:
-        self.name = json_name(json_value(header, "cost", HISTORY), f"{HISTORY}.cost")
-        self.space = WidthSpace.of_json(json_value(header, "space", HISTORY))
+    def __init__(self, name: str, space: WidthSpace) -> None:
+        self.name, self.space = name, space
 
     def _price(self, counts: NDArray[np.int64]) -> NDArray[np.float64]:
         raise UserError(f"cost: a run's history knows the {self.name} of visited children only")
@@ -220,7 +195,6 @@ def load(path: str | Path, model: str | nn.Module | None = None) -> Run:
         True
     """
     check_model(model)
-    folder = RunFolder(path)
-    run = Run(folder, model=model)
-    _ = run.facts
+    run = Run(RunFolder(path), model=model)
+    _ = run.facts  # a folder that is no run folder is refused now
     return run

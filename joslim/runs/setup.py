@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import importlib
+import inspect
+import math
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -17,22 +25,28 @@ from joslim.costs import cost as make_cost
 from joslim.data import Data, Sweep, load_data
 from joslim.data.folder import FolderData
 from joslim.distributed import averaged, local_rank, rank, refuse_differences, world
-from joslim.errors import UserError
-from joslim.files import LONGEST_NAME, is_name, shown
+from joslim.errors import UserError, first_line, unknown
+from joslim.files import LONGEST_NAME, is_name, shown, stored_tensors
 from joslim.front import Front
 from joslim.models import MODELS
 from joslim.results.run_files import steps_in
-from joslim.runs.config import SEARCH_OPTIONS, Config
-from joslim.runs.network import check_model, default_shape, load_model, make_net, read_weights
+from joslim.runs.config import SEARCH_OPTIONS, Config, Resolved
 from joslim.runs.recipes import check_data
-from joslim.slimmable import SlimmableNet, norms_together
+from joslim.slimmable import SlimmableNet, norms_together, slim, sort_channels
 from joslim.space import Widths, WidthSpace
 from joslim.training.evaluate import evaluating, moved
+from joslim.training.exploring import chosen_searcher
+from joslim.training.methods import method as find_method
+from joslim.training.methods import preset as find_preset
 from joslim.training.schedule import Schedule
 from joslim.training.settings import Sandwich
-from joslim.training.slimming import Slimming
+from joslim.training.slimming import Slimming, default_every, steps_alone
 from joslim.training.step import clip_gradients, refuse_non_finite
 
+# Prefixes that wrappers add to the names of weights.
+PREFIXES = re.compile(r"^(module\.)?(_orig_mod\.)?")
+# Largest number of values of an input that is typed: 4 GB.
+MOST_VALUES = 2**30
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 # Lines of metrics.jsonl and checkpoints of a whole training, unless their intervals are given.
 LINES = 1000
@@ -45,7 +59,7 @@ EVALUATION_BATCH = 512
 class Trainer:
     """The objects of a run. They are made once and checked before anything is computed."""
 
-    config: Config
+    config: Resolved
     data: Data
     net: SlimmableNet
     slimming: Slimming
@@ -61,19 +75,10 @@ class Trainer:
     def total_steps(self) -> int:
         return self.slimming.total_steps
 
-    @property
-    def log_every(self) -> int:
-        return self.config.log_every or max(1, self.total_steps // LINES)
-
-    @property
-    def save_every(self) -> int:
-        return self.config.save_every or max(1, self.total_steps // CHECKPOINTS)
-
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Training batches from the next step on."""
-        batch = self.config.batch
-        assert batch is not None
-        return self.data.batches(self.config.seed, batch, self.slimming.steps, rank(), world())
+        config = self.config
+        return self.data.batches(config.seed, config.batch, self.slimming.steps, rank(), world())
 
     def step(self, x: Tensor, y: Tensor) -> None:
         """Make one optimizer step, which depends on the state and the number of the step alone."""
@@ -83,7 +88,9 @@ class Trainer:
             group["lr"] = self.schedule(step, self.total_steps)
         self.optimizer.zero_grad(set_to_none=True)
         with self._precision(), norms_together(self.config.sync_norm):
-            self.slimming.backward(x, y, self.criterion, self._differentiate)
+            self.slimming.backward(
+                x, y, self.criterion, lambda loss: self.scaler.scale(loss).backward()
+            )
         # A loss that is not finite on one process must stop all of them.
         self.slimming.losses = averaged(self.slimming.losses)
         refuse_non_finite(self.slimming.losses, self.slimming.widths, step)
@@ -96,9 +103,6 @@ class Trainer:
         self.scaler.update()
         self.slimming.advance()
 
-    def _differentiate(self, loss: Tensor) -> None:
-        self.scaler.scale(loss).backward()
-
     def _precision(self) -> AbstractContextManager[Any]:
         if self.config.amp is None:
             return nullcontext()
@@ -106,8 +110,7 @@ class Trainer:
 
     def front(self, progress: Any = lambda done, total: None) -> Front:
         """Judge the front. This is the first time that the test set is read."""
-        sizes = self.data.sizes
-        val = self.data.sweep("val", EVALUATION_BATCH) if sizes["val"] else None
+        val = self.data.sweep("val", EVALUATION_BATCH) if self.data.sizes["val"] else None
         test = self.data.sweep("test", EVALUATION_BATCH)
         train = self.data.sweep("train", EVALUATION_BATCH, limit=self.config.front_images)
         # In full precision, as the children will be used.
@@ -136,11 +139,8 @@ class Trainer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.slimming.load_state_dict(state["slimming"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self._check_momentum()
         self.scaler.load_state_dict(state["scaler"])
-
-    def _check_momentum(self) -> None:
-        """Refuse a momentum of another network, with which the first step would fail."""
+        # With the momentum of another network the first step would fail.
         for parameter, kept in self.optimizer.state.items():
             momentum = kept.get("momentum_buffer")
             if momentum is None:
@@ -165,75 +165,117 @@ def set_up(
         torch.set_num_threads(config.threads)
     weights = init if init is not None or config.init is None else read_weights(config.init)
     images = load_images(config, data, device, model)
-    check_class_names(images.classes)
+    for name in images.classes:  # before a training and not after it: no export could have them
+        if not is_name(name):
+            raise UserError(
+                f"data: the class {shown(name)} has no name that can be printed in one line; "
+                f"give it another, of at most {LONGEST_NAME} characters"
+            )
     refuse_differences(_facts_to_share(images))
-    config = _with_recipe_and_batch(config, images)
-    if isinstance(images, FolderData) and config.crop_scale is not None:
-        images.scale = config.crop_scale
     torch.manual_seed(config.seed)
     network = load_model(config.model, len(images.classes)) if model is None else model
     net, fresh = make_net(network, images.shape, config.low, weights)
+    settings = resolve(config, images, net)
+    if isinstance(images, FolderData):
+        assert settings.crop_scale is not None
+        images.scale = settings.crop_scale
     net.to(device)
     check_outputs(net, images)
-    if config.channels_last:
+    if settings.channels_last:
         put_channels_last(net, images)
-    slimming = _make_slimming(config, net, images, cost_of(config, cost, net))
-    schedule = Schedule(config.schedule or "constant", config.warmup or 0.0, config.lr or 0.0)
     return Trainer(
-        config=replace(config, every=slimming.every),
+        config=settings,
         data=images,
         net=net,
-        slimming=slimming,
+        slimming=_make_slimming(settings, net, images, cost_of(settings, cost, net)),
         optimizer=torch.optim.SGD(
             net.parameters(),
-            lr=schedule.highest,
-            momentum=config.momentum or 0.0,
-            nesterov=bool(config.momentum),
-            weight_decay=config.weight_decay or 0.0,
+            lr=settings.lr,
+            momentum=settings.momentum,
+            nesterov=settings.momentum > 0,
+            weight_decay=settings.weight_decay,
         ),
-        criterion=nn.CrossEntropyLoss(label_smoothing=config.label_smoothing or 0.0),
-        schedule=schedule,
-        scaler=torch.amp.GradScaler(device.type, enabled=config.amp == "fp16"),
+        criterion=nn.CrossEntropyLoss(label_smoothing=settings.label_smoothing),
+        schedule=Schedule(settings.schedule, settings.warmup, settings.lr),
+        scaler=torch.amp.GradScaler(device.type, enabled=settings.amp == "fp16"),
         device=device,
         fresh=fresh,
     )
 
 
-def _with_recipe_and_batch(asked: Config, data: Data) -> Config:
-    """Fill in the recipe of the data, and a batch that fits the data and the processes.
+def resolve(config: Config, data: Data, net: SlimmableNet) -> Resolved:
+    """Fill in all settings that were left open, from the recipe, the preset, the data and the net.
 
-    The batch of a recipe is cut to small data; one that was asked for is not.
+    A resolved configuration stays as it is, so that config.json repeats a run.
     """
-    config = asked.with_recipe(data.recipe)
-    assert config.batch is not None
-    if asked.batch is None:
-        fits = min(config.batch, data.sizes["train"] // world() * world())
-        config = replace(config, batch=fits)
-    assert config.batch is not None
+    values = config.with_recipe(data.recipe).to_json()
+
+    def fill(name: str, default: Any) -> None:
+        if values[name] is None:
+            values[name] = default
+
+    fill("recipe", data.recipe)
+    images = data.sizes["train"]
+    if config.batch is None:  # the batch of a recipe is cut to small data, a given one is not
+        values["batch"] = min(values["batch"], max(1, images // world()) * world())
+    batch = values["batch"]
+    _check_batch(batch, images)
+    if values["steps"] is None:
+        values["steps"], values["epochs"] = steps_in(values["epochs"], images, batch), None
+    steps = values["steps"]
+    values["score_images"] = max(2, min(config.score_images or batch, images))
+    fill("log_every", max(1, steps // LINES))
+    fill("save_every", max(1, steps // CHECKPOINTS))
+    if isinstance(data, FolderData):
+        fill("size", data.shape[-1])
+        fill("crop_scale", data.scale)
+    if len(lows := {knob.low for knob in net.space.knobs}) == 1:  # else each layer has its own
+        values["low"] = lows.pop()
+
+    name, method = find_method(config.method)
+    preset = find_preset(config.preset)
+    alone = steps_alone(method, config.full_first, steps)
+    fill("every", default_every(steps - alone, config.samples))
+    fill("rescore", preset.rescore(values["every"]))
+    if name == "single":
+        fill("widths", "1")
+    if name in preset.searchers:
+        fill("searcher", preset.searchers[name][0])
+        searcher = chosen_searcher(values["searcher"], name, preset, search_options(config))
+        for option in SEARCH_OPTIONS:  # some searchers have only some of them
+            values[option] = getattr(searcher, option, None)
+    return Resolved(**values)
+
+
+def _check_batch(batch: int, images: int) -> None:
+    if batch > images:
+        raise UserError(f"batch: {batch} is more than the {images} training images")
     # Every process must have as many images as the others: their gradients count the same.
-    if left := config.batch % world():
-        sizes = [n for n in (config.batch - left, config.batch - left + world()) if n > 0]
+    if left := batch % world():
+        sizes = [n for n in (batch - left, batch - left + world()) if n > 0]
         raise UserError(
-            f"batch: {config.batch} images cannot be shared out evenly over {world()} processes; "
+            f"batch: {batch} images cannot be shared out evenly over {world()} processes; "
             f"type {' or '.join(map(str, sizes))}"
         )
-    return config
 
 
-def _make_slimming(config: Config, net: SlimmableNet, data: Data, cost: Cost) -> Slimming:
+def search_options(config: Config) -> dict[str, Any]:
+    options = {name: getattr(config, name) for name in SEARCH_OPTIONS}
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _make_slimming(config: Resolved, net: SlimmableNet, data: Data, cost: Cost) -> Slimming:
     return Slimming(
         reducing_gradients(net),
         method=config.method,
         cost=cost,
-        total_steps=total_steps(config, data),
+        total_steps=config.steps,
         scoring=scoring_batches(config, data),
         every=config.every,
         widths=parse_widths(config.widths, net.space),
         preset=config.preset,
         searcher=config.searcher,
-        search_options={
-            name: value for name in SEARCH_OPTIONS if (value := getattr(config, name)) is not None
-        },
+        search_options=search_options(config),
         rescore=config.rescore,
         seed=config.seed,
         **{item.name: getattr(config, item.name) for item in fields(Sandwich)},
@@ -254,35 +296,34 @@ def reducing_gradients(net: SlimmableNet) -> nn.Module:
         return net
     device = next(net.parameters()).device
     ids = [device] if device.type == "cuda" else None
-    return DistributedDataParallel(net, ids, find_unused_parameters=leaves_some_unused(net))
-
-
-def leaves_some_unused(net: SlimmableNet) -> bool:
-    """Whether a pass uses only a part of the parameters, so that DDP must look for the others."""
-    device = next(net.parameters()).device
+    # If a pass leaves some parameters unused, DDP must look for them.
     with evaluating(net), torch.enable_grad():
         outputs = net(*(moved(value, device) for value in net.example))
     used = [p for p in net.parameters() if p.requires_grad]
     gradients = torch.autograd.grad(outputs.sum(), used, allow_unused=True)
-    return any(gradient is None for gradient in gradients)
+    unused = any(gradient is None for gradient in gradients)
+    return DistributedDataParallel(net, ids, find_unused_parameters=unused)
 
 
 def load_images(config: Config, data: Any, device: torch.device, model: nn.Module | None) -> Data:
+    """Load the data, with as many channels as the network takes."""
     if data is None:
         check_data(config.recipe, config.data)
+    built_in = model is None and config.model in MODELS
+    channels = 3 if built_in else default_shape(model or load_model(config.model))[0]
     try:
         return load_data(
             config.data if data is None else data,
             root=config.data_root,
             size=config.size,
-            channels=channels_of(config, model),
+            channels=channels,
             val=config.held_out,
             device=device,
             workers=config.workers,
         )
     except (MemoryError, RuntimeError) as error:
-        line = (str(error) or type(error).__name__).splitlines()[0]
-        raise UserError(f"data: cannot load the images: {line}; type a smaller size") from error
+        why = first_line(error)
+        raise UserError(f"data: cannot load the images: {why}; type a smaller size") from error
 
 
 def _facts_to_share(data: Data) -> dict[str, Any]:
@@ -298,39 +339,11 @@ def _facts_to_share(data: Data) -> dict[str, Any]:
     }
 
 
-def check_class_names(names: Sequence[str]) -> None:
-    """Refuse class names that could not be exported, before a training and not after it."""
-    for name in names:
-        if not is_name(name):
-            raise UserError(
-                f"data: the class {shown(name)} has no name that can be printed in one line; "
-                f"give it another, of at most {LONGEST_NAME} characters"
-            )
-
-
-def channels_of(config: Config, model: nn.Module | None) -> int:
-    """Return the number of channels of the images that the network takes; built-in ones take 3."""
-    if model is None and config.model in MODELS:
-        return 3
-    return default_shape(model or load_model(config.model))[0]
-
-
-def total_steps(config: Config, data: Data) -> int:
-    if config.steps is not None:
-        return config.steps
-    assert config.epochs is not None
-    assert config.batch is not None
-    return steps_in(config.epochs, data.sizes["train"], config.batch)
-
-
-def scoring_batches(config: Config, data: Data) -> Sweep:
+def scoring_batches(config: Resolved, data: Data) -> Sweep:
     """Return un-augmented training images in random order, since files may be sorted by class."""
     count = data.sizes["train"]
-    assert config.batch is not None
-    if config.batch > count:
-        raise UserError(f"batch: {config.batch} is more than the {count} training images")
+    batch = min(config.score_images, count)
     order = np.random.default_rng(config.seed).permutation(count)
-    batch = min(config.score_images or config.batch, count)
     # No short batch at the end: children are scored with the statistics of the batch.
     return Sweep(data, "train", order[: count // batch * batch], batch)
 
@@ -389,8 +402,8 @@ def find_device(name: str) -> torch.device:
         if device.type == "cuda" and device.index is not None:
             torch.cuda.set_device(device)
     except (RuntimeError, AssertionError) as error:
-        line = str(error).splitlines()[0]
-        raise UserError(f"device: {name!r} cannot be used: {line}; type auto or cpu") from error
+        why = first_line(error)
+        raise UserError(f"device: {name!r} cannot be used: {why}; type auto or cpu") from error
     return device
 
 
@@ -400,3 +413,175 @@ def seed_step(seed: int, step: int, process: int = 0) -> None:
     entropy = (seed, step, process) if process else (seed, step)
     mixed = np.random.SeedSequence(entropy).generate_state(1, np.uint64)
     torch.manual_seed(int(mixed[0]))
+
+
+# The network: from its name to a slimmable network with weights
+
+
+def load_model(name: str, num_classes: int | None = None) -> nn.Module:
+    """Make a built-in model by its name, or one of `package.module:function`.
+
+    The function is called with num_classes if it takes that argument and a number is given.
+    """
+    maker = find_maker(name)
+    try:
+        takes_classes = "num_classes" in inspect.signature(maker).parameters
+    except (TypeError, ValueError):  # some callables have no signature
+        takes_classes = False
+    options = {"num_classes": num_classes} if takes_classes and num_classes is not None else {}
+    try:
+        model = maker(**options)
+    except (Exception, SystemExit) as error:
+        raise UserError(f"model: {name}() failed: {type(error).__name__}: {error}") from error
+    if not isinstance(model, nn.Module):
+        kind = type(model).__name__
+        raise UserError(f"model: {name}() returned {kind}, a torch.nn.Module is needed")
+    return model
+
+
+def load_blank(name: str, num_classes: int) -> nn.Module:
+    """Make a model as `load_model` does, but a built-in one on torch's meta device, without values.
+
+    Tracing it computes nothing, however large an input a file of somebody else states.
+    """
+    with torch.device("meta") if name in MODELS else nullcontext():
+        return load_model(name, num_classes)
+
+
+def fill_blank(net: SlimmableNet) -> None:
+    """Give a network of `load_blank` memory for weights, which are still to be loaded."""
+    if net.example[0].is_meta:
+        net.to_empty(device="cpu")
+        net._slim_net.example = (blank_input(tuple(net.example[0].shape[1:])),)
+
+
+def find_maker(name: str) -> Callable[..., Any]:
+    if ":" in name:
+        return imported(name)
+    if name not in MODELS:
+        error = unknown("model", name, MODELS, most=len(MODELS))
+        raise UserError(f"{error}; or your own as package.module:function")
+    return MODELS[name]
+
+
+def check_model(model: Any) -> None:
+    """Refuse a model that is neither a name nor a module."""
+    if model is not None and not isinstance(model, (str, nn.Module)):
+        raise UserError(
+            f"model: {type(model).__name__} given; give an nn.Module, or 'package.module:function'"
+        )
+
+
+def imported(name: str) -> Any:
+    """Import `package.module:function`, also from the current folder, as `python -m` does."""
+    module_name, _, attribute = name.partition(":")
+    if module_name.endswith(".py"):
+        dotted = ".".join(Path(module_name[:-3]).parts)
+        raise UserError(f"model: {name!r} is a file and not a module; type {dotted}:{attribute}")
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:
+        kind = type(error).__name__
+        raise UserError(f"model: cannot import {module_name!r}: {kind}: {error}") from error
+    maker = getattr(module, attribute, None)
+    if not callable(maker):
+        functions = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+        raise unknown("model", attribute, functions)
+    return maker
+
+
+def default_shape(model: nn.Module) -> tuple[int, ...]:
+    """Return the input shape of the model's `slim_defaults`, or (3, 224, 224)."""
+    shape = getattr(model, "slim_defaults", {}).get("input", (3, 224, 224))
+    if not isinstance(shape, (tuple, list)) or not all(isinstance(n, int) for n in shape):
+        raise UserError(f"slim_defaults: input {shape!r} is not a shape such as (3, 224, 224)")
+    return tuple(shape)
+
+
+def blank_input(shape: tuple[int, ...], device: str | torch.device = "cpu") -> Tensor:
+    """Return a batch of one input of this shape, all zeros."""
+    try:
+        return torch.zeros(1, *shape, device=device)
+    except RuntimeError as error:
+        raise UserError(f"input: {'x'.join(map(str, shape))} does not fit into memory") from error
+
+
+def parse_shape(text: str) -> tuple[int, ...]:
+    """3x224x224 -> (3, 224, 224)"""
+    if not re.fullmatch(r"[1-9][0-9]*(x[1-9][0-9]*)*", text):
+        raise UserError(
+            f"input: {text!r} is not a shape; type channels x height x width: 3x224x224"
+        )
+    sizes = text.split("x")
+    # Only short numbers are read: Python refuses those of thousands of digits.
+    if any(len(size) > 10 for size in sizes) or math.prod(map(int, sizes)) > MOST_VALUES:
+        raise UserError(f"input: {text} is more than {MOST_VALUES} values; type a smaller shape")
+    return tuple(map(int, sizes))
+
+
+def net_of(model: str, shape: str | None, low: float | None) -> SlimmableNet:
+    """Make the network of a command line: the name of a model, and an input such as 3x224x224."""
+    given = parse_shape(shape) if shape is not None else None
+    network = load_model(model)
+    return slim(network, blank_input(given or default_shape(network)), low=low)
+
+
+def make_net(
+    model: nn.Module,
+    shape: tuple[int, ...],
+    low: float | None = None,
+    init: Mapping[str, Tensor] | None = None,
+) -> tuple[SlimmableNet, list[str]]:
+    """Return the slimmable network, and the names of its weights that are not from `init`.
+
+    The channels of trained weights are sorted by importance, which changes nothing at full width:
+    narrow children keep the first channels.
+    """
+    fresh = [] if init is None else load_weights(model, init)
+    tensors = model.state_dict().values() if isinstance(model, nn.Module) else ()  # slim says so
+    device = next((tensor.device for tensor in tensors), "cpu")
+    net = slim(model, blank_input(shape, device), low=low)
+    if init is not None:
+        sort_channels(net)
+    return net, fresh
+
+
+def read_weights(path: str | Path) -> dict[str, Tensor]:
+    """Read the tensors of a .safetensors file, in which nothing can be executed."""
+    file = Path(path)
+    if file.suffix != ".safetensors":
+        raise UserError(
+            f"init: {str(path)!r} is not a .safetensors file; "
+            "type safetensors.torch.save_file(model.state_dict(), 'weights.safetensors') to get one"
+        )
+    try:
+        return stored_tensors(file)
+    except (OSError, SafetensorError, ValueError) as error:
+        raise UserError(f"init: cannot read {str(path)!r}: {error}") from error
+
+
+def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> list[str]:
+    """Load trained weights; returns the names of the weights that do not fit and stay untrained.
+
+    Only the number of classes of the last layer may differ.
+    """
+    wanted = model.state_dict()
+    given = {PREFIXES.sub("", name): tensor for name, tensor in weights.items()}
+    if wrong := [n for n, value in given.items() if not isinstance(value, Tensor)]:
+        raise UserError(f"init: {wrong[0]} is {type(given[wrong[0]]).__name__}, not a tensor")
+    missing = [n for n in wanted if n not in given and not n.endswith("num_batches_tracked")]
+    extra = [n for n in given if n not in wanted]
+    if missing or extra:
+        kind, names = ("lack", missing) if missing else ("have unknown", extra)
+        some = ", ".join(names[:3])
+        raise UserError(f"init: the weights {kind} {some} ({len(names)} in all): another model?")
+    different = [n for n in given if given[n].shape != wanted[n].shape]
+    head = [n for n in different if given[n].shape[1:] == wanted[n].shape[1:]]
+    if different and (head != different or len(different) > 2):
+        n = next(n for n in different if n not in head) if head != different else different[0]
+        shapes = f"{tuple(given[n].shape)}, the model has {tuple(wanted[n].shape)}"
+        raise UserError(f"init: {n} is {shapes}; only the number of classes may differ")
+    model.load_state_dict(wanted | {n: t for n, t in given.items() if n not in different})
+    return different

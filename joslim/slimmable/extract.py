@@ -15,11 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from joslim.errors import UserError
+from joslim.errors import UserError, first_line
 from joslim.slimmable.blueprint import Layout
 from joslim.slimmable.layers import attributes, restore_layer
 from joslim.slimmable.plan import LayerPlan
-from joslim.slimmable.running import first_line
 
 # Running mean and variance of each norm, by the norm's name.
 Statistics = Mapping[str, tuple[Tensor, Tensor]]

@@ -72,11 +72,6 @@ def tensors_in(tree: Any, depth: int = 8) -> list[Tensor]:
     return [tensor for part in parts for tensor in tensors_in(part, depth - 1)]
 
 
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error message, or the type of an error without one."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
 def outputs_of(model: nn.Module, inputs: tuple[Any, ...]) -> list[Tensor]:
     """Return all tensors that the model returns, and the real numbers behind integer ones.
 

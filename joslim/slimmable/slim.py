@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from joslim.errors import UserError
+from joslim.errors import UserError, first_line
 from joslim.slimmable.counter import Counter
 from joslim.slimmable.extract import extract_child
 from joslim.slimmable.layer_specs import has_groups, layer_spec
@@ -35,7 +35,6 @@ from joslim.slimmable.plan import (
 )
 from joslim.slimmable.running import (
     agree,
-    first_line,
     no_side_effects,
     outputs_of,
     tensors_in,

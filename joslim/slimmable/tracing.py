@@ -21,11 +21,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakIdKeyDictionary
 
-from joslim.errors import UserError
+from joslim.errors import UserError, first_line
 from joslim.slimmable import op_rules
 from joslim.slimmable.counter import Counter
 from joslim.slimmable.layer_specs import LayerSpec, own_tensors
-from joslim.slimmable.running import first_line, no_side_effects, tensors_in
+from joslim.slimmable.running import no_side_effects, tensors_in
 from joslim.slimmable.symbolic_axes import (
     Algebra,
     Axis,

@@ -29,6 +29,7 @@ from joslim.space import Widths
 from joslim.training.distillation import Distillation, distillation
 from joslim.training.evaluate import Metric, wrong
 from joslim.training.exploring import ChildSearch, at_least_one, chosen_searcher, slimmable_inside
+from joslim.training.methods import Method
 from joslim.training.methods import method as find_method
 from joslim.training.methods import preset as find_preset
 from joslim.training.settings import SEARCH_FIELDS, checked, sandwich_of
@@ -139,8 +140,7 @@ class Slimming(ChildSearch):
         self.distill = distillation(distill)
         self.total_steps = total_steps
         # The first step at which other widths than the full one are trained.
-        first = self.sandwich.full_first if self.method.sandwich else 0.0
-        self.alone_until = round(first * total_steps)
+        self.alone_until = steps_alone(self.method, self.sandwich.full_first, total_steps)
         with_others = total_steps - self.alone_until
         default = default_every(with_others, self.samples)
         self.every: int = checked(SEARCH_FIELDS["every"], every) or default
@@ -417,6 +417,11 @@ class Slimming(ChildSearch):
         self.history.load_state_dict(state["history"])
         self.searcher.load_state_dict(state["searcher"])
         self.rng.bit_generator.state = state["rng"]
+
+
+def steps_alone(method: Method, full_first: float, total_steps: int) -> int:
+    """Return the number of steps, at the beginning, that train the full network only."""
+    return round(full_first * total_steps) if method.sandwich else 0
 
 
 def default_every(steps: int, samples: int) -> int:

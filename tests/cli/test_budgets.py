@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from joslim.cli.budgets import budgets_of, sets_of
+from joslim.cli.pick import budgets_of, sets_of
 from joslim.costs.device_file import Conditions, DeviceFile
 from joslim.errors import UserError
 from joslim.front import Front, Point

@@ -124,6 +124,17 @@ def test_flags_win_over_the_file(joslim: Program, tiny: dict[str, Any]) -> None:
     assert (config["lr"], config["front_images"], config["batch"]) == (0.01, 16, 32)
 
 
+@pytest.mark.parametrize("method", ["slim", "single", "bignas"])
+def test_the_record_of_a_run_with_another_method(
+    method: str, joslim: Program, finished: Run
+) -> None:
+    record = str(finished.path / "config.json")
+    joslim("train", "--config", record, "--method", method, "--out", "other")
+    config = json.loads(Path("other/config.json").read_text())["config"]
+    assert (config["method"], config["steps"]) == (method, finished.config.steps)
+    assert config["searcher"] == ("targeted" if method == "bignas" else None)
+
+
 def test_steps_win_over_epochs_of_the_file(joslim: Program) -> None:
     Path("c.toml").write_text("epochs = 3\nbatch = 8\n")
     result = joslim("train", "--config", "c.toml", "--steps", "5", "--dry-run", "--json")

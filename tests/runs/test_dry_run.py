@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from joslim.runs import dry_run
+from joslim.runs import driver
 from joslim.runs.config import config_of
-from joslim.runs.dry_run import TRIAL_STEPS, estimate, peak_memory
+from joslim.runs.driver import TRIAL_STEPS, estimate, peak_memory
 from joslim.runs.setup import Trainer, set_up
 
 
@@ -31,7 +31,8 @@ def test_the_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert facts["knobs"] == 6
     assert (facts["model"], facts["method"], facts["cost"]) == ("resnet8", "joslim", "macs")
     assert 0 < facts["seconds_a_step"] < 10
-    assert facts["hours_of_steps"] == pytest.approx(facts["seconds_a_step"] * 1000 / 3600, abs=2e-3)
+    # The other 300 steps train the full network alone, and are timed by themselves.
+    assert facts["hours_of_steps"] > facts["seconds_a_step"] * 700 / 3600 - 1e-3
     assert 0 < facts["seconds_a_round"] < 60
     assert facts["hours_of_rounds"] == pytest.approx(facts["seconds_a_round"] * 24 / 3600, abs=1e-3)
     assert os.listdir(tmp_path) == []
@@ -44,7 +45,7 @@ def test_memory_is_in_bytes() -> None:
 def test_the_search_is_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """In one trial, with other children beside the full network; the other trial is alone."""
     made: list[Trainer] = []
-    monkeypatch.setattr(dry_run, "set_up", lambda *a, **k: made.append(set_up(*a, **k)) or made[-1])
+    monkeypatch.setattr(driver, "set_up", lambda *a, **k: made.append(set_up(*a, **k)) or made[-1])
     assert facts_of(steps=100, every=1)["every"] == 1
     asked, alone, together = made
     assert [t.slimming.steps for t in made] == [0, TRIAL_STEPS + 1, TRIAL_STEPS + 1]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from joslim.errors import UserError
 from joslim.models import MODELS, resnet8
-from joslim.runs.network import (
+from joslim.runs.setup import (
     blank_input,
     default_shape,
     imported,

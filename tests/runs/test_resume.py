@@ -139,11 +139,11 @@ def test_another_configuration_is_refused(
 def test_low_may_be_typed_or_left_to_the_network(
     finished: Run, tiny: Options, tmp_path: Path
 ) -> None:
-    assert finished.config.low is None
-    low = finished.net.space.knobs[0].low
+    low = finished.config.low
+    assert low == finished.net.space.knobs[0].low
     again = train(out=finished.path, resume=True, low=low, **tiny)
     assert again.front == finished.front
-    words = rf"^low: {low / 2} given, the run in .* has its default; a resumed run cannot"
+    words = rf"^low: {low / 2} given, the run in .* has {low}; a resumed run cannot"
     with pytest.raises(UserError, match=words):
         train(out=finished.path, resume=True, low=low / 2, **tiny)
 

@@ -3,6 +3,7 @@
 import json
 import re
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,12 @@ import torch
 from torch import nn
 
 import joslim
-from joslim.data import load_data
 from joslim.errors import UserError
 from joslim.models import resnet8
-from joslim.runs.config import Config, config_of
+from joslim.runs.config import FIELDS, SEARCH_OPTIONS, Config, Resolved, config_of, kind_of
 from joslim.runs.driver import train
 from joslim.runs.run import Run, load
-from joslim.runs.setup import Trainer, find_device, parse_widths, seed_step, set_up, total_steps
+from joslim.runs.setup import Trainer, find_device, parse_widths, seed_step, set_up
 
 
 def job_of(**options: Any) -> Trainer:
@@ -29,7 +29,8 @@ def test_what_the_configuration_leaves_open_is_filled_in() -> None:
     job = job_of(steps=10_000)
     assert job.config.every == job.slimming.every == 14, "1,000 children in 7,000 steps"
     assert (job.config.lr, job.config.momentum, job.config.schedule) == (0.1, 0.9, "cosine")
-    assert (job.log_every, job.save_every, job.total_steps) == (10, 500, 10_000)
+    assert (job.config.log_every, job.config.save_every) == (10, 500)
+    assert (job.config.steps, job.total_steps) == (10_000, 10_000)
     assert not job.slimming.finished
     again = set_up(job.config)
     assert again.config == job.config
@@ -46,8 +47,69 @@ def test_what_the_configuration_leaves_open_is_filled_in() -> None:
     ],
 )
 def test_steps_and_epochs(options: dict[str, Any], steps: int) -> None:
-    config = config_of(options).with_recipe("digits")
-    assert total_steps(config, load_data("digits")) == steps
+    job = set_up(config_of(options))
+    assert (job.config.steps, job.config.epochs, job.total_steps) == (steps, None, steps)
+
+
+# Settings that may be None in a resolved configuration, and what that means.
+CAN_BE_OFF = {
+    "init": "random weights",
+    "device_file": "no latencies of another device",
+    "low": "each layer has its own",
+    "widths": "for method single",
+    "data_root": "the cache of the user",
+    "size": "images keep their size",
+    "crop_scale": "for data in folders",
+    "epochs": "the length is in steps",
+    "clip": "gradients are not clipped",
+    "amp": "full precision",
+    "threads": "torch decides, on each machine anew",
+    "searcher": "the method does not search",
+    **dict.fromkeys(SEARCH_OPTIONS, "the searcher has no such option"),
+}
+
+
+@pytest.mark.parametrize(
+    ("options", "off"),
+    [
+        ({}, {"widths", "bisections"}),
+        ({"preset": "paper"}, {"widths", "log_share"}),
+        ({"searcher": "random"}, {"widths", *SEARCH_OPTIONS}),
+        ({"method": "ofa"}, {"widths", "bisections"}),
+        ({"method": "slim"}, {"widths", "searcher", *SEARCH_OPTIONS}),
+        ({"method": "single"}, {"searcher", *SEARCH_OPTIONS}),
+        ({"epochs": 0.01, "steps": None}, {"widths", "bisections"}),
+    ],
+)
+def test_a_run_records_a_value_for_every_setting_that_is_not_off(
+    options: dict[str, Any], off: set[str], tiny: dict[str, Any], tmp_path: Path
+) -> None:
+    given = {key: value for key, value in {**tiny, **options}.items() if value is not None}
+    few = {key: given[key] for key in given if key not in ("every", "score_images", "batch")}
+    run = train(out=tmp_path / "run", **few)
+    config = json.loads((tmp_path / "run" / "config.json").read_text())["config"]
+    nothing = {name for name, value in config.items() if value is None}
+    always = {"init", "device_file", "data_root", "size", "crop_scale", "epochs", "clip", "amp"}
+    assert nothing - {"threads"} == always | off
+    assert nothing <= CAN_BE_OFF.keys()
+    assert set_up(run.config).config == Resolved(**config), "it repeats the run"
+
+
+def test_a_batch_of_one_image_and_a_single_image() -> None:
+    assert job_of(batch=1).config.score_images == 2, "the least that the setting allows"
+    image = np.zeros((8, 8), dtype=np.uint8)
+    config = config_of({"steps": 1, "val": 0, "front_images": 2})
+    job = set_up(config, data=[[(image, 1)], [(image, 1)]])
+    assert (job.config.batch, len(job.slimming.scoring[0][1])) == (1, 1)
+
+
+def test_no_other_setting_can_be_off() -> None:
+    optional = {name for name, item in FIELDS.items() if kind_of(item)[1]}
+    assert optional - Resolved.__annotations__.keys() == CAN_BE_OFF.keys()
+    resolved = job_of().config
+    for name in Resolved.__annotations__:
+        with pytest.raises(AssertionError, match=name):
+            replace(resolved, **{name: None})
 
 
 def test_a_number_of_validation_images() -> None:
