@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from os.path import abspath
 from typing import Any
 
+from joslim.data.folder import FolderData
 from joslim.distributed import alike, on_first
 from joslim.errors import UserError, first_line
 from joslim.files import json_value, shown
@@ -13,6 +15,7 @@ from joslim.results.run_files import CONFIG, facts_of_run
 from joslim.runs import checkpoint
 from joslim.runs.config import WHERE_AND_HOW, Config
 from joslim.runs.folder import RunFolder
+from joslim.runs.run import Run
 from joslim.runs.setup import Trainer, set_up
 
 # The settings that `until` may change.
@@ -36,12 +39,15 @@ def set_up_again(
     """Set up a run as its folder has it: with its K, and with its weights instead of --init."""
     stored = on_first(lambda: json_value(facts_of_run(folder.path), "config", CONFIG))
     has_weights = on_first(lambda: checkpoint.find(folder) is not None)
+    named = config.data
+    if named == json_value(stored, "data", CONFIG):
+        config = replace(config, data=on_first(lambda: Run(folder).data_name))
     if until is not None:
         config = replace(config, steps=until, epochs=None)
     if config.every is None:  # its default depends on the number of steps
         config = replace(config, every=json_value(stored, "every", CONFIG))
     trainer = set_up(replace(config, init=None) if has_weights else config, **objects)
-    trainer.config = replace(trainer.config, init=config.init)
+    trainer.config = replace(trainer.config, init=config.init, data=named)
     return trainer
 
 
@@ -69,12 +75,15 @@ def restore(trainer: Trainer, folder: RunFolder, until: int | None = None) -> No
 def write_config(trainer: Trainer, folder: RunFolder) -> None:
     """Write config.json: the configuration, the cost and the data of a run."""
     data = trainer.data
+    # The path as it was given may be relative: a run is resumed from elsewhere, too.
+    path = {"path": abspath(data.folder)} if isinstance(data, FolderData) else {}
     folder.write_config(
         trainer.config.to_json(),
         cost=trainer.slimming.cost.name,
         fresh=trainer.fresh,
         data={
             "identity": data.identity,
+            **path,
             "shape": list(data.shape),
             "classes": list(data.classes),
             "mean": list(data.mean),
@@ -94,7 +103,7 @@ def _read_state(trainer: Trainer, folder: RunFolder, until: int | None) -> dict[
     # A configuration that was edited since the checkpoint was written is refused.
     theirs = json_value(state, "settings", "checkpoint")
     for key, value, there in _other_settings(theirs, trainer.settings, "checkpoint"):
-        if key not in WHERE_AND_HOW | HOW_LONG:
+        if key not in WHERE_AND_HOW | HOW_LONG | {"data"}:  # their identities are compared
             raise UserError(
                 f"checkpoint: it was trained with {key} {shown(there)}, the run in "
                 f"{str(folder.path)!r} now has {shown(value)}; put it back into {CONFIG}"
@@ -109,7 +118,7 @@ def _check_same_training(trainer: Trainer, folder: RunFolder, until: int | None)
     may_change = WHERE_AND_HOW if until is None else WHERE_AND_HOW | HOW_LONG
     ours = trainer.config.to_json()
     for key, value, there in _other_settings(theirs, ours, f"{CONFIG}.config"):
-        if key in may_change:
+        if key in may_change | {"data"}:  # their identities are compared below
             continue
         given = "none" if value is None else repr(value)
         has = "none" if there is None else shown(there)

@@ -22,7 +22,7 @@ from joslim.data.folder import (
     BrokenImage,
     FolderData,
     ImageFiles,
-    as_bytes,
+    as_array,
     centre_box,
     convert_mode,
     middle_box,
@@ -48,7 +48,7 @@ def test_what_it_finds(folder: Path) -> None:
     data = loaded(folder)
     assert data.classes == ("cat", "dog", "owl")
     assert data.sizes == {"train": 54, "val": 6, "test": 20}
-    assert data.recipe == "imagenet"
+    assert data.recipe == "small-data"
     assert data.mean == (0.485, 0.456, 0.406)
     assert np.bincount(data.labels("test")).tolist() == [7, 7, 6]
     assert load_data(f"folder:{folder}").shape == (3, 224, 224)
@@ -116,7 +116,7 @@ def test_plain_images_are_those_of_pil(folder: Path) -> None:
         image = Image.open(path).convert("RGB")
         expected = image.resize((16, 16), Image.Resampling.BILINEAR, centre_box(*image.size))
         torch.testing.assert_close(
-            one * std + mean, torch.from_numpy(as_bytes(expected) / 255).float()
+            one * std + mean, torch.from_numpy(as_array(expected) / 255).float()
         )
 
 
@@ -396,7 +396,7 @@ def test_files_of_all_kinds(tmp_path: Path, mode: str, suffix: str, channels: in
     expected = original.convert("L" if is_grey else "RGB").convert("RGB" if channels == 3 else "L")
     expected = expected.resize((30, 30), Image.Resampling.BILINEAR, whole(40, 30))
     loss = {"P": 20}.get(mode, 4)
-    assert difference(pixels, as_bytes(expected)) < loss
+    assert difference(pixels, as_array(expected)) < loss
 
 
 def test_a_palette_with_transparency(tmp_path: Path) -> None:
@@ -421,7 +421,7 @@ def test_shrinking_while_decoding_shows_the_same_picture(tmp_path: Path, factor:
         box = part(*image.size)
         expected = image.resize((32, 32), Image.Resampling.BILINEAR, box)
         shrunk = read_box(path, part, 32, 3)
-    assert difference(shrunk, as_bytes(expected)) < 2
+    assert difference(shrunk, as_array(expected)) < 2
 
 
 @pytest.mark.parametrize(("width", "height"), [(500, 375), (64, 64), (100, 333)])
@@ -436,7 +436,7 @@ def test_the_centre_is_that_of_evaluation(width: int, height: int, tmp_path: Pat
     left, upper = (resized.width - size) / 2, (resized.height - size) / 2
     cropped = resized.crop((round(left), round(upper), round(left) + size, round(upper) + size))
     assert (
-        difference(read_box(path, centre_box, size, 3), as_bytes(cropped)) < 3
+        difference(read_box(path, centre_box, size, 3), as_array(cropped)) < 3
     )  # Rounding is half a pixel.
 
 
