@@ -175,16 +175,16 @@ def test_a_folder_of_classes_is_split(folder: Path) -> None:
     "split", ["", "0.8", "0.8/0.2", "0.8/0.1/0.2", "1/0/0", "0/0.5/0.5", "a/b/c", "nan/0/1"]
 )
 def test_a_split_is_three_shares(folder: Path, split: str) -> None:
-    with pytest.raises(UserError, match="^split: .* add up to 1: 0.8/0.1/0.1$"):
+    with pytest.raises(UserError, match=r"^split: .* add up to 1: 0.8/0.1/0.1$"):
         loaded(folder / "train", split=split)
 
 
 def test_what_cannot_be_split(folder: Path) -> None:
-    with pytest.raises(UserError, match="^split: .* has a folder train/ already; leave out split"):
+    with pytest.raises(UserError, match=r"^split: .* has a folder train/ already; leave out split"):
         loaded(folder, split="0.8/0.1/0.1")
     with pytest.raises(UserError, match=r"^split: '0.999/0/0.001' leaves no .* of 60"):
         loaded(folder / "train", split="0.999/0/0.001")
-    with pytest.raises(UserError, match="^split: it is for a folder of classes"):
+    with pytest.raises(UserError, match=r"^split: it is for a folder of classes"):
         load_data("digits", split="0.8/0.1/0.1")
 
 
@@ -655,7 +655,7 @@ def test_four_channels(tmp_path: Path) -> None:
     picture().save(path := Path(data.files["train"].path(0)))
     with pytest.raises(BrokenImage, match="its channels are R, G, B; 4 are needed"):
         read_box(path, whole, 7, 4)
-    with pytest.raises(UserError, match="^channels: 5; files have 1 to 4; give data sets"):
+    with pytest.raises(UserError, match=r"^channels: 5; files have 1 to 4; give data sets"):
         loaded(tmp_path, channels=5)
 
 
