@@ -307,7 +307,7 @@ def _list_splits(
     """Return the classes, and the files of each split with their sources in words."""
     if options.split is not None:
         if (folder / "train").is_dir():
-            raise UserError(f"split: {folder} has a folder train/ already; leave out split")
+            raise UserError(f"split: {folder} has a folder train/ already; leave out --split")
         classes = _class_names([folder])
         images = _list_images(folder, classes)
         parts = zip(("train", "val", "test"), carve_three(images.labels, options.split))
@@ -316,7 +316,7 @@ def _list_splits(
     train, val, test = (folder / split for split in ("train", "val", "test"))
     if not train.is_dir() and len(_subfolders(folder)) > 1 and not val.is_dir():
         raise UserError(
-            f"data: {folder} has no folder train/; {LAYOUT}, or split 0.8/0.1/0.1 to divide "
+            f"data: {folder} has no folder train/; {LAYOUT}, or --split 0.8/0.1/0.1 to divide "
             "folders of classes into training, validation and test images"
         )
     # The test images of ImageNet have no labels, and are not in folders of classes.

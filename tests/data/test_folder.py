@@ -160,7 +160,9 @@ def test_without_labelled_test_images_val_is_the_test_split(folder: Path) -> Non
 
 def test_a_folder_of_classes_is_split(folder: Path) -> None:
     classes = folder / "train"
-    refused(classes, r"has no folder train/; .* or split 0.8/0.1/0.1 to divide folders of classes")
+    refused(
+        classes, r"has no folder train/; .* or --split 0.8/0.1/0.1 to divide folders of classes"
+    )
     data = loaded(classes, split="0.6/0.1/0.3")
     assert data.sizes == {"train": 36, "val": 6, "test": 18}
     for split, count in data.sizes.items():
@@ -180,7 +182,9 @@ def test_a_split_is_three_shares(folder: Path, split: str) -> None:
 
 
 def test_what_cannot_be_split(folder: Path) -> None:
-    with pytest.raises(UserError, match=r"^split: .* has a folder train/ already; leave out split"):
+    with pytest.raises(
+        UserError, match=r"^split: .* has a folder train/ already; leave out --split"
+    ):
         loaded(folder, split="0.8/0.1/0.1")
     with pytest.raises(UserError, match=r"^split: '0.999/0/0.001' leaves no .* of 60"):
         loaded(folder / "train", split="0.999/0/0.001")

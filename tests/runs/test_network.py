@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from joslim.errors import UserError
 from joslim.models import MODELS, resnet8
+from joslim.runs.driver import train
 from joslim.runs.setup import (
     blank_input,
     default_shape,
@@ -320,3 +321,9 @@ def test_a_folder_holds_no_weights(tmp_path: Path) -> None:
     (tmp_path / "w.safetensors").mkdir()
     with pytest.raises(UserError, match="init: cannot read"):
         read_weights(tmp_path / "w.safetensors")
+
+
+def test_a_function_is_no_network(tmp_path: Path) -> None:
+    """Also with weights, which are loaded into a network before it is made slimmable."""
+    with pytest.raises(UserError, match=r"^model: function given; give an nn.Module, or 'package"):
+        train(resnet8, "digits", init=trained(), steps=2, out=tmp_path / "run")
