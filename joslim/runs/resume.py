@@ -103,7 +103,7 @@ def _read_state(trainer: Trainer, folder: RunFolder, until: int | None) -> dict[
     # A configuration that was edited since the checkpoint was written is refused.
     theirs = json_value(state, "settings", "checkpoint")
     for key, value, there in _other_settings(theirs, trainer.settings, "checkpoint"):
-        if key not in WHERE_AND_HOW | HOW_LONG | {"data"}:  # their identities are compared
+        if key not in WHERE_AND_HOW | HOW_LONG:
             raise UserError(
                 f"checkpoint: it was trained with {key} {shown(there)}, the run in "
                 f"{str(folder.path)!r} now has {shown(value)}; put it back into {CONFIG}"
@@ -118,7 +118,7 @@ def _check_same_training(trainer: Trainer, folder: RunFolder, until: int | None)
     may_change = WHERE_AND_HOW if until is None else WHERE_AND_HOW | HOW_LONG
     ours = trainer.config.to_json()
     for key, value, there in _other_settings(theirs, ours, f"{CONFIG}.config"):
-        if key in may_change | {"data"}:  # their identities are compared below
+        if key in may_change:
             continue
         given = "none" if value is None else repr(value)
         has = "none" if there is None else shown(there)
@@ -136,7 +136,12 @@ def _check_same_training(trainer: Trainer, folder: RunFolder, until: int | None)
 def _other_settings(
     theirs: Any, ours: Mapping[str, Any], where: str
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the name of each setting that differs, our value and theirs."""
+    """Yield the name of each setting that differs, our value and theirs.
+
+    A folder of images may have been moved: its identity is compared, not its path.
+    """
     for key, value in ours.items():
-        if (there := json_value(theirs, key, where)) != value:
+        there = json_value(theirs, key, where)
+        folders = key == "data" and all(str(v).startswith("folder:") for v in (value, there))
+        if there != value and not folders:
             yield key, value, there
