@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from joslim.cli.flags import AsJson, By, DeviceFile, OwnModel, sets_of, with_budgets
+from joslim.cli.flags import (
+    AsJson,
+    By,
+    DeviceFile,
+    MovedData,
+    OwnModel,
+    sets_of,
+    with_budgets,
+)
 from joslim.costs import COSTS
 from joslim.errors import UserError
 from joslim.formats import FORMATS, suffixes_of_files
@@ -52,6 +60,7 @@ def export(
         bool, typer.Option("--overwrite", help="Replace an existing export.")
     ] = False,
     model: OwnModel = None,
+    data: MovedData = None,
     as_json: AsJson = False,
     **texts: list[str] | None,
 ) -> None:
@@ -72,6 +81,8 @@ def export(
     check_format(kind, int8, device_file, several, whole)
     if bundle and int8:
         raise UserError("int8: it is for children; leave out --bundle")
+    if data is not None and not int8:
+        raise UserError("data: it is for the images of --int8; leave it out, or type --int8")
     if whole:
         facts = whole_network(run, out, overwrite)
     elif bundle:
@@ -85,7 +96,7 @@ def export(
         else:
             full = source.net.space.full  # it may not be on the front
             points = [source.front.pick(by=by, **budgets) if budgets else full for budgets in sets]
-        checks = write(source, points, out, several, kind or "onnx", int8, overwrite)
+        checks = write(source, points, out, several, kind or "onnx", int8, overwrite, data)
         costs = [*sets[0], *([COSTS["latency"].key] if device_file else [])]
         facts = [
             facts_of(source, point, Path(file), check, costs)
@@ -110,17 +121,25 @@ def check_format(
 
 
 def write(
-    run: Run, points: list[Any], out: str, several: bool, kind: str, int8: bool, overwrite: bool
+    run: Run,
+    points: list[Any],
+    out: str,
+    several: bool,
+    kind: str,
+    int8: bool,
+    overwrite: bool,
+    data: str | None = None,
 ) -> dict[str, Check | Quantized]:
     """Write children; the results of their checks by file."""
     from joslim import deploy
 
     found: dict[str, Any]
     if not several:
-        export_one = deploy.export_int8 if int8 else deploy.export
-        return {out: export_one(run, points[0], out, overwrite=overwrite)}
+        if int8:
+            return {out: deploy.export_int8(run, points[0], out, overwrite, data)}
+        return {out: deploy.export(run, points[0], out, overwrite=overwrite)}
     if int8:
-        found = deploy.export_children_int8(run, points, out, overwrite=overwrite)
+        found = deploy.export_children_int8(run, points, out, overwrite, data)
     else:
         found = deploy.export_children(run, points, out, kind, overwrite=overwrite)
     return {str(Path(out) / name): check for name, check in found.items()}

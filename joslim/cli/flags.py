@@ -26,6 +26,10 @@ OwnModel = Annotated[
     str | None,
     typer.Option(help="Your own model as package.module:function, if the run has one."),
 ]
+MovedData = Annotated[
+    str | None,
+    typer.Option("--data", help="The data of the run, if they were moved: folder:PATH."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 DeviceFile = Annotated[
     Path | None,

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from joslim.cli.flags import AsJson, OwnModel, with_flags
+from joslim.cli.flags import AsJson, MovedData, OwnModel, with_flags
 from joslim.errors import UserError
 from joslim.runs.config import (
     DEFAULTS,
@@ -152,6 +152,7 @@ def train(
 def resume(
     run: Annotated[Path, typer.Argument(help="Folder of the run.")],
     model: OwnModel = None,
+    data: MovedData = None,
     until: Annotated[
         int | None,
         typer.Option(min=1, help="Train to this step, also past the planned end of the run."),
@@ -170,10 +171,18 @@ def resume(
                 "go on there: joslim.train(..., resume=True)"
             )
     opened(run, model)  # refuses another model, and a model of one's own that is not named again
+    values["data"] = data or values["data"]
     values["device_file"] = None  # the run has its own copy
     if (root := values["data_root"]) is not None and not Path(root).is_dir():
         values["data_root"] = None  # a file that came from somebody else must not choose it
     run_training(values, as_json, out=run, resume=True, until=until)
+
+
+def say(line: str) -> None:
+    from joslim.cli.progress import speaks
+
+    if speaks():
+        typer.echo(line, err=True)
 
 
 def run_training(values: dict[str, Any], as_json: bool, **where: Any) -> None:
@@ -184,7 +193,7 @@ def run_training(values: dict[str, Any], as_json: bool, **where: Any) -> None:
     from joslim.runs.driver import run_training as run
 
     with watching() as watch:
-        finished = run(config_of(values), **where, watch=watch)
+        finished = run(config_of(values), **where, watch=watch, say=say)
     if not speaks():
         return
     if fresh := finished.fresh:

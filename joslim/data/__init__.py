@@ -39,6 +39,7 @@ def load_data(
     val: float = 0.1,
     device: str | torch.device = "cpu",
     workers: int = 0,
+    split: str | None = None,
 ) -> Data:
     """Load a data set with its three splits.
 
@@ -48,11 +49,13 @@ def load_data(
         root: Folder of the official files, which are downloaded if they are missing; by default the
             environment variable JOSLIM_DATA, else a cache.
         size: Side of the images in pixels; by default their own, and 224 for a folder.
-        channels: Number of colour channels, 1 or 3.
-        val: Share or number of the training images that are kept for validation. They do not depend
-            on the seed, so that seeds can be compared.
+        channels: Number of channels: 1 (grey), 3 (colour), or as many as the images have.
+        val: Share or number of the training images that are kept for validation, if the data have
+            no validation images. They do not depend on the seed, so that seeds can be compared.
         device: Device of the batches.
         workers: Number of processes that decode the images of a folder.
+        split: Shares of training, validation and test images of a folder that has classes and no
+            train/, such as "0.8/0.1/0.1". The images do not depend on the seed.
 
     Returns:
         The data set.
@@ -67,7 +70,9 @@ def load_data(
     """
     if isinstance(name, Data):
         return name
-    options = Options(root, size, channels, val, device, workers)
+    options = Options(root, size, channels, val, device, workers, split)
+    if split is not None and not (isinstance(name, str) and name.startswith("folder:")):
+        raise UserError("split: it is for a folder of classes; leave it out, or type folder:PATH")
     if not isinstance(name, str):
         return from_datasets.load(name, options)
     if name.startswith("folder:"):

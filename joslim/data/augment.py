@@ -143,16 +143,20 @@ def flip_and_colour(
 ) -> Tensor:
     """Mirror half of the images, jitter their colours, add PCA lighting, and normalise them.
 
-    images uint8 [n, c, h, w], uniforms [n, 8]; the result is float32. Values are not clipped to
-    [0, 1], and therefore brightness, contrast and saturation commute (saturation keeps the grey
-    value of a pixel, brightness scales the mean as it scales the pixel). They need no random order
-    and reduce to one linear formula,
+    images [n, c, h, w] of bytes or 16 bits, uniforms [n, 8]; the result is float32. Images with
+    other numbers of channels than 1 and 3 need not be colours, and are only mirrored. Values are
+    not clipped to [0, 1], and therefore brightness, contrast and saturation commute (saturation
+    keeps the grey value of a pixel, brightness scales the mean as it scales the pixel). They need
+    no random order and reduce to one linear formula,
 
         ((grey + (pixel - grey) * saturation - middle) * contrast + middle) * brightness + light
 
     which is normalised and computed as (pixel + grey * blend) * scale + offset, because every pass
     over the pixels of large images takes time.
     """
+    mirrored = torch.where(_per_image(uniforms[:, 0] < 0.5, images), images.flip(3), images)
+    if images.shape[1] not in (1, 3):
+        return normalise(mirrored, mean, std)
     brightness, contrast, saturation = (
         _per_image(1 - jitter + 2 * jitter * uniforms[:, k], images) for k in (1, 2, 3)
     )
@@ -160,12 +164,16 @@ def flip_and_colour(
     light = pca_lighting(uniforms[:, 4:8], lighting, images)
     middle = mean_grey(images)
     blend = (1 - saturation) / saturation
-    scale = saturation * contrast * brightness / (255 * stds)
+    scale = saturation * contrast * brightness / (largest(images) * stds)
     offset = (middle * (1 - contrast) * brightness + light - means) / stds
 
-    mirrored = _per_image(uniforms[:, 0] < 0.5, images)
-    pixels = torch.where(mirrored, images.flip(3), images).float()
+    pixels = mirrored.float()
     return pixels.add_(luma(pixels) * blend).mul_(scale).add_(offset)
+
+
+def largest(pixels: Tensor) -> int:
+    """Return the value of white: of bytes (uint8), of 16 bits (int32), or of floats."""
+    return {torch.uint8: 255, torch.int32: 65535}.get(pixels.dtype, 1)
 
 
 def luma(pixels: Tensor) -> Tensor:
@@ -177,10 +185,10 @@ def luma(pixels: Tensor) -> Tensor:
 
 
 def mean_grey(images: Tensor) -> Tensor:
-    """Return the mean grey of each uint8 image, from 0 to 1, of shape [n, 1, 1, 1]."""
+    """Return the mean grey of each image of integers, from 0 to 1, of shape [n, 1, 1, 1]."""
     # The sums are exact in integers, whatever the batch.
     sums = images.sum((2, 3), dtype=torch.int64, keepdim=True).float()
-    return luma(sums) / (255 * images.shape[2] * images.shape[3])
+    return luma(sums) / (largest(images) * images.shape[2] * images.shape[3])
 
 
 def pca_lighting(uniforms: Uniforms, strength: float, images: Tensor) -> Tensor:
@@ -202,8 +210,8 @@ def box_muller(uniforms: Uniforms) -> Uniforms:
 
 
 def normalise(pixels: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
-    """Return (pixel - mean) / std as float32 [n, c, h, w]; pixels are uint8 or floats in [0, 1]."""
-    unit = 255.0 if pixels.dtype == torch.uint8 else 1.0
+    """Return (pixel - mean) / std as float32 [n, c, h, w]; pixels are as in `largest`."""
+    unit = largest(pixels)
     means, stds = _per_channel(mean, pixels) * unit, _per_channel(std, pixels) * unit
     return pixels.to(torch.float32, copy=True).sub_(means).div_(stds)
 

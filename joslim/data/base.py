@@ -34,12 +34,13 @@ class Options:
     val: float = 0.1
     device: str | torch.device = "cpu"
     workers: int = 0
+    split: str | None = None
 
     def __post_init__(self) -> None:
         if self.size is not None and self.size < 1:
             raise UserError(f"size: {self.size}; type the side of the images in pixels, 1 or more")
-        if self.channels not in (1, 3):
-            raise UserError(f"channels: {self.channels}; allowed: 1 (grey), 3 (colour)")
+        if self.channels < 1:
+            raise UserError(f"channels: {self.channels}; type 1 (grey), 3 (colour) or more")
         if self.workers < 0:
             raise UserError(f"workers: {self.workers}; type 0 (none) or more")
 
@@ -58,6 +59,7 @@ class Data(ABC):
         std: Standard deviation of each channel.
         recipe: Name of the training recipe that suits the data.
         sizes: Number of images by split.
+        sources: Where the images of a split come from, by split, if there is something to say.
         device: Device of the batches.
 
     Examples:
@@ -76,6 +78,7 @@ class Data(ABC):
     std: tuple[float, ...]
     recipe: str
     sizes: dict[str, int]
+    sources: dict[str, str] = {}
     device: torch.device
 
     @abstractmethod
@@ -245,6 +248,31 @@ def carve(labels: Integers, val: float) -> tuple[Integers, Integers]:
     held_out = np.zeros(len(labels), dtype=bool)
     held_out[balanced_order(labels)[: validation_count(len(labels), val)]] = True
     return np.flatnonzero(~held_out), np.flatnonzero(held_out)
+
+
+def split_shares(text: str) -> tuple[float, float, float]:
+    """0.8/0.1/0.1 -> the shares of training, validation and test images."""
+    try:
+        train, val, test = (float(part) for part in text.split("/"))
+    except ValueError:
+        train = val = test = math.nan
+    if not (min(train, test) > 0 and val >= 0 and abs(train + val + test - 1) < 1e-6):
+        raise UserError(
+            f"split: {text!r}; type the shares of training, validation and test images, which add "
+            "up to 1: 0.8/0.1/0.1"
+        )
+    return train, val, test
+
+
+def carve_three(labels: Integers, split: str) -> tuple[Integers, Integers, Integers]:
+    """Divide all images by `split_shares`: positions of training, validation and test images."""
+    _, val, test = split_shares(split)
+    count, order = len(labels), balanced_order(labels)
+    ends = round(val * count), round(val * count) + round(test * count)
+    if not ends[0] < ends[1] < count:
+        raise UserError(f"split: {split!r} leaves no training or no test images of {count}")
+    val_part, test_part, train_part = np.split(order, ends)
+    return np.sort(train_part), np.sort(val_part), np.sort(test_part)
 
 
 def validation_count(count: int, val: float) -> int:

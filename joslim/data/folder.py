@@ -1,4 +1,7 @@
-"""A folder of images: PATH/train/CLASS/... to train on, PATH/val/CLASS/... as the test split.
+"""A folder of images: train/CLASS/..., val/CLASS/... and test/CLASS/... under PATH.
+
+Without test/, the images of val/ are the test split, and validation images are taken from train/. A
+folder of classes alone is divided by the option `split`.
 
 Augmentation follows the paper's for ImageNet: a random crop, flips, jitter of brightness, contrast
 and saturation, and PCA lighting. Workers decode and crop the images; the rest is computed for whole
@@ -35,15 +38,24 @@ from joslim.data.augment import (
     Integers,
     Step,
     flip_and_colour,
+    largest,
     normalise,
     uniforms,
 )
-from joslim.data.base import Batch, Data, Options, carve
+from joslim.data.base import Batch, Data, Options, carve, carve_three
+from joslim.data.in_memory import channel_moments
 from joslim.errors import RunFailed, UserError, reason
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 LAYOUT = "train/CLASS/*.jpg and val/CLASS/*.jpg are needed"
 DEFAULT_SIZE = 224
+# PIL's modes of images with 1 to 4 channels.
+MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
+
+# Recipes for fewer training images than these. More images of at least so many pixels are trained
+# as ImageNet is.
+RECIPES = {1_000: "small-data", 20_000: "medium-data"}
+IMAGENET_IMAGES, IMAGENET_SIZE = 200_000, 128
 
 # Mean and standard deviation of ImageNet, in common use.
 MEAN = (0.485, 0.456, 0.406)
@@ -66,6 +78,8 @@ BROKEN_COUNT = 3
 # The identity of a split reads the first bytes of this many files, which are evenly spread.
 FINGERPRINT_FILES = 256
 FINGERPRINT_BYTES = 10**6
+# The mean and the deviation of other images than ordinary ones are those of this many.
+MOMENTS_FILES = 256
 
 # Left, upper, right and lower edge of a crop in pixels; and a function that chooses the crop of an
 # image of (width, height).
@@ -81,34 +95,46 @@ def load(path: str, options: Options) -> Data:
 
 
 class FolderData(Data):
-    """A folder of images. `scale` is the least share of the area that a random crop keeps."""
+    """A folder of images. `scale` is the least share of the area that a random crop keeps.
 
-    recipe = "imagenet"
+    `deep` says that the images have 16 bits: those of the data set follow its first image.
+    """
+
     scale: float = DEFAULT_SCALE
 
     def __init__(self, folder: Path, options: Options) -> None:
         if not folder.is_dir():
             raise UserError(f"data: there is no folder {str(folder)!r}; type folder:PATH")
-        self.name = f"folder:{folder}"
+        self.folder, self.name = folder, f"folder:{folder}"
         self.device = torch.device(options.device)
         self.workers = options.workers
         size = options.size or DEFAULT_SIZE
+        if options.channels not in MODES:
+            raise UserError(
+                f"channels: {options.channels}; files have 1 to 4; give data sets from Python"
+            )
         self.shape = (options.channels, size, size)
+        self.classes, self.files, self.sources = _list_splits(folder, options)
+        self.sizes = {split: len(files) for split, files in self.files.items()}
+        self.recipe = recipe_for(self.sizes["train"], size)
+        self.deep = _has_16_bits(self.files["train"].path(0))
         self.mean, self.std = MEAN, STD
-        if options.channels == 1:
+        if self.deep or options.channels in (2, 4):
+            self.mean, self.std = self._moments()
+        elif options.channels == 1:
             self.mean, self.std = (
                 (sum(weight * value for weight, value in zip(LUMA, values)),)
                 for values in (MEAN, STD)
             )
-        self.classes = _class_names(folder)
-        train = _list_images(folder / "train", self.classes)
-        kept, held_out = carve(train.labels, options.val)
-        self.files = {
-            "train": train.at(kept),
-            "val": train.at(held_out),
-            "test": _list_images(folder / "val", self.classes),
-        }
-        self.sizes = {split: len(files) for split, files in self.files.items()}
+
+    def _moments(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Return the mean and the deviation of each channel of some training images."""
+        count = self.sizes["train"]
+        chosen = np.linspace(0, count - 1, min(count, MOMENTS_FILES)).astype(np.int64)
+        pixels = self._plain_pixels("train", _without_epoch(chosen))
+        scaled = pixels if pixels.dtype == torch.uint8 else pixels / largest(pixels)
+        mean, std = zip(*map(channel_moments, scaled.unbind(1)))
+        return mean, std
 
     def labels(self, split: str) -> Integers:
         self.check_split(split)
@@ -121,19 +147,22 @@ class FolderData(Data):
     def plain(self, split: str, indices: ArrayLike) -> Batch:
         self.check_split(split)
         step = _without_epoch(np.asarray(indices, dtype=np.int64).reshape(-1))
-        pixels, broken = _Decoder(self.files[split], self.shape).pixels(step)
+        return self._normalised(split, step, self._plain_pixels(split, step))
+
+    def _plain_pixels(self, split: str, step: Step) -> Tensor:
+        pixels, broken = _Decoder(self.files[split], self.shape, self.deep).pixels(step)
         self.files[split].add_broken(broken)
-        return self._normalised(split, step, pixels)
+        return pixels
 
     def plain_batches(self, split: str, batches: Sequence[Integers]) -> Iterator[Batch]:
         self.check_split(split)
-        decoder = _Decoder(self.files[split], self.shape)
+        decoder = _Decoder(self.files[split], self.shape, self.deep)
         for step, pixels in self._decode_ahead(decoder, map(_without_epoch, batches)):
             yield self._normalised(split, step, pixels)
 
     def augmented(self, seed: int, schedule: Iterator[Step]) -> Iterator[Batch]:
         labels = self.labels("train")
-        decoder = _Decoder(self.files["train"], self.shape, seed, self.scale)
+        decoder = _Decoder(self.files["train"], self.shape, self.deep, seed, self.scale)
         for step, pixels in self._decode_ahead(decoder, schedule):
             drawn = uniforms(seed, "colour", *step, FLIP_AND_COLOUR_UNIFORMS)
             x = flip_and_colour(pixels.to(self.device), drawn, self.mean, self.std)
@@ -265,6 +294,50 @@ def _first_bytes(path: str) -> bytes:
 # Listing
 
 
+def recipe_for(images: int, size: int) -> str:
+    """Return the name of the recipe for so many training images of this side in pixels."""
+    if images >= IMAGENET_IMAGES and size >= IMAGENET_SIZE:
+        return "imagenet"
+    return next((name for limit, name in RECIPES.items() if images < limit), "large-data")
+
+
+def _list_splits(
+    folder: Path, options: Options
+) -> tuple[tuple[str, ...], dict[str, ImageFiles], dict[str, str]]:
+    """Return the classes, and the files of each split with their sources in words."""
+    if options.split is not None:
+        if (folder / "train").is_dir():
+            raise UserError(f"split: {folder} has a folder train/ already; leave out --split")
+        classes = _class_names([folder])
+        images = _list_images(folder, classes)
+        parts = zip(("train", "val", "test"), carve_three(images.labels, options.split))
+        files = {split: images.at(positions) for split, positions in parts}
+        return classes, files, {"test": f"split {options.split}"}
+    train, val, test = (folder / split for split in ("train", "val", "test"))
+    if not train.is_dir() and len(_subfolders(folder)) > 1 and not val.is_dir():
+        raise UserError(
+            f"data: {folder} has no folder train/; {LAYOUT}, or --split 0.8/0.1/0.1 to divide "
+            "folders of classes into training, validation and test images"
+        )
+    # The test images of ImageNet have no labels, and are not in folders of classes.
+    labelled = test.is_dir() and bool(_subfolders(test))
+    if labelled and val.is_dir():
+        classes = _class_names([train, val, test])
+        places = {"train": train, "val": val, "test": test}
+        files = {split: _list_images(place, classes) for split, place in places.items()}
+        return classes, files, {split: f"{split}/" for split in files}
+    last = test if labelled else val
+    classes = _class_names([train, last])
+    images = _list_images(train, classes)
+    kept, held_out = carve(images.labels, options.val)
+    files = {"train": images.at(kept), "val": images.at(held_out)}
+    sources = {"train": "train/", "val": "taken from train/", "test": "test/"}
+    if not labelled:
+        why = "test/ has no folders of classes" if test.is_dir() else "there is no test/"
+        sources["test"] = f"val/, since {why}"
+    return classes, {**files, "test": _list_images(last, classes)}, sources
+
+
 def _subfolders(folder: Path) -> list[str]:
     """Return the sorted names of the subfolders, which are those of the classes."""
     if not folder.is_dir():
@@ -281,21 +354,23 @@ def _subfolders(folder: Path) -> list[str]:
     return shown
 
 
-def _class_names(folder: Path) -> tuple[str, ...]:
-    """Return the classes, of which there are at least two, the same in train/ and val/."""
-    train = _subfolders(folder / "train")
-    if len(train) < 2:
-        found = f"only the class {train[0]!r}" if train else "no folder of a class"
-        raise UserError(f"data: {folder / 'train'} has {found}; at least two are needed: {LAYOUT}")
-    val = _subfolders(folder / "val")
-    if differing := sorted({*train} - {*val}) or sorted({*val} - {*train}):
-        place = "train/" if differing[0] in train else "val/"
-        some = ", ".join(differing[:3]) + (", ..." if len(differing) > 3 else "")
-        raise UserError(
-            f"data: {folder}: train/ and val/ need the same classes; "
-            f"only in {place}: {some} ({len(differing)} in all)"
-        )
-    return tuple(train)
+def _class_names(folders: list[Path]) -> tuple[str, ...]:
+    """Return the classes, of which there are at least two, the same in all folders."""
+    first, *others = folders
+    names = _subfolders(first)
+    if len(names) < 2:
+        found = f"only the class {names[0]!r}" if names else "no folder of a class"
+        raise UserError(f"data: {first} has {found}; at least two are needed: {LAYOUT}")
+    for other in others:
+        there = _subfolders(other)
+        if differing := sorted({*names} - {*there}) or sorted({*there} - {*names}):
+            place = first.name if differing[0] in names else other.name
+            some = ", ".join(differing[:3]) + (", ..." if len(differing) > 3 else "")
+            raise UserError(
+                f"data: {first.parent}: {first.name}/ and {other.name}/ need the same classes; "
+                f"only in {place}/: {some} ({len(differing)} in all)"
+            )
+    return tuple(names)
 
 
 def _list_images(folder: Path, classes: tuple[str, ...]) -> ImageFiles:
@@ -326,6 +401,7 @@ class _Decoder(Dataset[Any]):
 
     files: ImageFiles
     shape: tuple[int, int, int]
+    deep: bool = False
     seed: int | None = None
     scale: float = DEFAULT_SCALE
 
@@ -336,8 +412,12 @@ class _Decoder(Dataset[Any]):
             return error  # If a worker raised it, the message would become a traceback.
 
     def pixels(self, step: Step) -> tuple[Tensor, dict[int, str]]:
-        """Return uint8 [n, c, size, size], and the files that did not decode with the reasons."""
-        pixels = np.empty((len(step.indices), *self.shape), dtype=np.uint8)
+        """Return [n, c, size, size], and the files that did not decode with the reasons.
+
+        The pixels are uint8, or int32 from 0 to 65535 if they are `deep`.
+        """
+        kind = np.int32 if self.deep else np.uint8
+        pixels = np.empty((len(step.indices), *self.shape), dtype=kind)
         boxes: list[ChooseBox] = [centre_box] * len(step.indices)
         if self.seed is not None:
             drawn = uniforms(self.seed, "crop", *step, CROP_UNIFORMS)
@@ -347,12 +427,12 @@ class _Decoder(Dataset[Any]):
             pixels[place] = self.image(int(index), choose, broken)
         return torch.from_numpy(pixels), broken
 
-    def image(self, index: int, choose: ChooseBox, broken: dict[int, str]) -> NDArray[np.uint8]:
+    def image(self, index: int, choose: ChooseBox, broken: dict[int, str]) -> NDArray[Any]:
         """Decode a file, or the next one of its class that decodes; add the others to `broken`."""
         channels, size, _ = self.shape
         for candidate in self.files.same_class_from(index):
             try:
-                return read_box(self.files.path(candidate), choose, size, channels)
+                return read_box(self.files.path(candidate), choose, size, channels, self.deep)
             except BrokenImage as error:
                 broken[candidate] = str(error)
             self.files.check_broken(broken)
@@ -371,21 +451,35 @@ class BrokenImage(UserError):
     """A file that can be read and does not hold an image that can be decoded."""
 
 
-def read_box(path: str | Path, choose: ChooseBox, size: int, channels: int) -> NDArray[np.uint8]:
-    """Read the chosen box of an image and resize it to uint8 [c, size, size]."""
+def _has_16_bits(path: str) -> bool:
+    try:
+        with Image.open(path) as image:
+            return image.mode.startswith("I")
+    except Exception:  # it is replaced by another of its class, or named, when it is decoded
+        return False
+
+
+def read_box(
+    path: str | Path, choose: ChooseBox, size: int, channels: int, deep: bool = False
+) -> NDArray[Any]:
+    """Read the chosen box of an image and resize it to [c, size, size].
+
+    The pixels are uint8, or int32 from 0 to 65535 if they are `deep`; grey of 16 bits has c = 1.
+    """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # Reading a pipe or a device would never end.
             raise ValueError("not a regular file")
         with Image.open(path) as image:
             box = _shrink_while_decoding(image, choose(*image.size), size)
-            converted = convert_mode(image, channels)
-            cut = converted.resize((size, size), Image.Resampling.BILINEAR, box)
+            bands = deep_bands(image, channels) if deep else bands_of(image, channels)
+            cut = [band.resize((size, size), Image.Resampling.BILINEAR, box) for band in bands]
     except Exception as error:  # A broken file can raise anything.
         # A file that is missing, or too large for the memory, may be readable another time.
         passing = isinstance(error, MemoryError) or getattr(error, "errno", None) is not None
         kind = UserError if passing else BrokenImage
         raise kind(f"data: cannot read the image {path}: {reason(error)}") from error
-    return as_bytes(cut)
+    pixels = np.concatenate([as_array(band) for band in cut])
+    return np.rint(pixels).astype(np.int32) if deep else pixels
 
 
 def _shrink_while_decoding(image: Image.Image, box: Box, size: int) -> Box:
@@ -401,18 +495,44 @@ def _shrink_while_decoding(image: Image.Image, box: Box, size: int) -> Box:
     return (box[0] * across, box[1] * down, box[2] * across, box[3] * down)
 
 
+def bands_of(image: Image.Image, channels: int) -> list[Image.Image]:
+    """Return the image as grey or RGB, or each of its 2 or 4 channels by itself.
+
+    PIL would weight the others by the last channel, which it takes for transparency, in a resize.
+    """
+    converted = convert_mode(image, channels)
+    return [converted] if channels in (1, 3) else list(converted.split())
+
+
+def deep_bands(image: Image.Image, channels: int) -> list[Image.Image]:
+    """Return the channels as floats from 0 to 65535; grey of 16 bits is one channel."""
+    if image.mode.startswith("I") and channels in (1, 3):
+        return [Image.fromarray(np.asarray(image).clip(0, 65535).astype(np.float32))]
+    bands = convert_mode(image, channels).split()
+    return [Image.fromarray(np.asarray(band).astype(np.float32) * 257) for band in bands]
+
+
 def convert_mode(image: Image.Image, channels: int) -> Image.Image:
-    """Convert an image of any mode to grey or RGB; transparency is dropped."""
+    """Convert an image of any mode to one with 1 to 4 channels of bytes.
+
+    Grey and RGB drop transparency. An image with 2 or 4 channels must have them all.
+    """
+    if image.mode == "F":
+        raise ValueError("its pixels are floats; save it with 8 or 16 bits")
     if image.mode.startswith("I"):
         # PIL would clip 16 bits of grey at 255.
         image = Image.fromarray((np.asarray(image).clip(0, 65535) // 257).astype(np.uint8))
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")
-    return image.convert("RGB" if channels == 3 else "L")
+    if channels in (1, 3):
+        return image.convert(MODES[channels])
+    if len(image.getbands()) != channels:
+        raise ValueError(f"its channels are {', '.join(image.getbands())}; {channels} are needed")
+    return image
 
 
-def as_bytes(image: Image.Image) -> NDArray[np.uint8]:
-    """Return a grey or RGB image as an array [c, h, w]."""
+def as_array(image: Image.Image) -> NDArray[Any]:
+    """Return an image as an array [c, h, w]."""
     pixels = np.asarray(image)
     return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 

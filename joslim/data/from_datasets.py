@@ -1,8 +1,9 @@
 """A pair (train, test) of data sets from Python: any objects with len() and (image, label) items.
 
-An image is a PIL image, or an array or tensor of bytes (0 to 255) or floats (0 to 1) with the axes
-(height, width), (height, width, channels) or (channels, height, width). All images are copied into
-memory; floats stay floats, because rounding them to bytes would lose information.
+An image is a PIL image, or an array or tensor of bytes (0 to 255), 16 bits (0 to 65535) or floats
+(0 to 1) with the axes (height, width), (height, width, channels) or (channels, height, width). All
+images are copied into memory; those of 16 bits become floats, and floats stay floats, because
+rounding them to bytes would lose information.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from PIL import Image
 from torch import Tensor
 
 from joslim.data.base import Data, Options
-from joslim.data.folder import as_bytes, convert_mode
+from joslim.data.folder import as_array, convert_mode
 from joslim.data.in_memory import DatasetInfo, Images, MemoryData, resize, set_channels
 from joslim.errors import UserError
 
@@ -79,42 +80,58 @@ def _read_all(dataset: Any, split: str, options: Options) -> Images:
 
 
 def _as_tensor(image: Any, channels: int, where: str) -> Tensor:
-    """Convert an image to a tensor [1 or 3, h, w] of uint8 or float32."""
+    """Convert an image to a tensor [c, h, w] of uint8 or float32."""
+    if isinstance(image, Image.Image) and image.mode.startswith("I"):
+        image = np.asarray(image).clip(0, 65535).astype(np.uint16)
     if isinstance(image, Image.Image):
-        return torch.from_numpy(as_bytes(convert_mode(image, channels)).copy())
+        try:
+            return torch.from_numpy(as_array(convert_mode(image, channels)).copy())
+        except ValueError as error:
+            raise UserError(f"data: the image of {where}: {error}") from error
     array = image.numpy(force=True) if isinstance(image, Tensor) else np.asarray(image)
-    array = _channels_first(array, isinstance(image, Tensor), where)
+    array = _channels_first(array, channels, isinstance(image, Tensor), where)
     return torch.from_numpy(np.array(_bytes_or_floats(array, where)))
 
 
-def _channels_first(array: NDArray[Any], is_tensor: bool, where: str) -> NDArray[Any]:
-    """[h, w], [h, w, c] or [c, h, w] -> [1 or 3, h, w]; a fourth channel, alpha, is dropped."""
-    if array.ndim == 2:
+def _channels_first(
+    array: NDArray[Any], channels: int, is_tensor: bool, where: str
+) -> NDArray[Any]:
+    """[h, w], [h, w, c] or [c, h, w] -> [c, h, w].
+
+    Grey and colour stand for each other; for both, a fourth channel, alpha, is dropped.
+    """
+    colours = channels in (1, 3)
+    if array.ndim == 2 and colours:
         return array[None]
     if array.ndim == 3:
-        first, last = array.shape[0] in (1, 3), array.shape[2] in (1, 3, 4)
+        first = array.shape[0] in ((1, 3) if colours else (channels,))
+        last = array.shape[2] in ((1, 3, 4) if colours else (channels,))
         # Where the shape fits both, tensors have their channels first and arrays last.
         if first and (is_tensor or not last):
             return array
         if last:
-            return array.transpose(2, 0, 1)[: 1 if array.shape[2] == 1 else 3]
+            kept = 3 if colours and array.shape[2] == 4 else array.shape[2]
+            return array.transpose(2, 0, 1)[:kept]
+    wanted = "1 or 3" if colours else channels
     raise UserError(
-        f"data: the image of {where} has the shape {array.shape}; "
-        "height x width (x 1 or 3 channels, first or last) is needed"
+        f"data: the image of {where} has the shape {array.shape}; height x width (x {wanted} "
+        "channels, first or last) is needed; the option channels sets another number"
     )
 
 
 def _bytes_or_floats(array: NDArray[Any], where: str) -> NDArray[Any]:
-    """Convert floats to float32, booleans to 0 and 255, and integers that fit to uint8."""
+    """Convert floats and uint16 to float32, booleans to 0 and 255, other integers to uint8."""
     if array.dtype.kind == "f":
         if not np.isfinite(array).all():
             raise UserError(f"data: the image of {where} has pixels that are not finite")
         return array.astype(np.float32)
+    if array.dtype == np.uint16:
+        return array.astype(np.float32) / np.float32(65535)
     if array.dtype.kind == "b":
         return array.astype(np.uint8) * np.uint8(255)
     if array.dtype.kind in "iu" and (array.size == 0 or (array.min() >= 0 and array.max() <= 255)):
         return array.astype(np.uint8)
     raise UserError(
         f"data: the image of {where} has pixels of {array.dtype}; "
-        "allowed: whole numbers from 0 to 255, floats from 0 to 1"
+        "allowed: whole numbers from 0 to 255, uint16 from 0 to 65535, floats from 0 to 1"
     )

@@ -155,9 +155,11 @@ def _fit_to_options(images: Images, options: Options) -> Images:
 
 
 def set_channels(pixels: Tensor, channels: int) -> Tensor:
-    """Repeat grey to colour, or convert colour to grey: [n, 1 or 3, h, w] -> [n, c, h, w]."""
-    if pixels.shape[1] == channels:
+    """Repeat grey to colour, or convert colour to grey: [n, c, h, w] -> [n, channels, h, w]."""
+    if (found := pixels.shape[1]) == channels:
         return pixels
+    if {found, channels} - {1, 3}:
+        raise UserError(f"channels: {channels}; the images have {found}")
     if channels == 3:
         return pixels.expand(-1, 3, -1, -1).contiguous()
     return _in_chunks(luma, pixels)

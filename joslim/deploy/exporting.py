@@ -342,15 +342,21 @@ def network_of(facts: dict[str, Any], path: str | Path, model: str | nn.Module |
         )
     classes = json_rows(facts, "classes", CONFIG, MOST_CLASSES)
     with torch.random.fork_rng(devices=[]):
-        return load_blank(model or name, len(classes))
+        return load_blank(model or name, len(classes), shape_of(facts)[0])
 
 
-def child_of(facts: dict[str, Any], full: nn.Module) -> nn.Module:
-    """Cut the network to the child's channels; its weights are still to be loaded."""
+def shape_of(facts: dict[str, Any]) -> tuple[int, ...]:
+    """Read the shape of one input of the child."""
     sizes = json_rows(facts, "shape", CONFIG, most=3, least=3)
     shape = tuple(json_count(size, f"{CONFIG}.shape", 1, MOST_PIXELS) for size in sizes)
     if math.prod(shape) > MOST_VALUES:
         raise UserError(f"{CONFIG}.shape: {shape} is more than {MOST_VALUES} values")
+    return shape
+
+
+def child_of(facts: dict[str, Any], full: nn.Module) -> nn.Module:
+    """Cut the network to the child's channels; its weights are still to be loaded."""
+    shape = shape_of(facts)
     low = json_value(facts, "low", CONFIG)
     net, _ = make_net(full, shape, None if low is None else json_number(low, f"{CONFIG}.low"))
     try:

@@ -53,23 +53,29 @@ class Quantized:
         return f"8 bits: {', '.join(rows)}"
 
 
-def export_int8(run: Run, point: Any, path: str | Path, overwrite: bool = False) -> Quantized:
-    """Write one child as an ONNX file of 8-bit integers."""
+def export_int8(
+    run: Run, point: Any, path: str | Path, overwrite: bool = False, data: str | None = None
+) -> Quantized:
+    """Write one child as an ONNX file of 8-bit integers; `data` says where its data are now."""
     if format_of(path).suffix != ".onnx":
         raise UserError(f"int8: it goes with ONNX, {str(path)!r} given; type -o NAME.onnx")
     FORMATS["onnx"].check_installed()
     with destination(path, folder=False, overwrite=overwrite) as new:
-        return write_int8(run, point, new, data_of(run))
+        return write_int8(run, point, new, data_of(run, data))
 
 
 def export_children_int8(
-    run: Run, points: Iterable[Any], path: str | Path, overwrite: bool = False
+    run: Run,
+    points: Iterable[Any],
+    path: str | Path,
+    overwrite: bool = False,
+    data: str | None = None,
 ) -> dict[str, Quantized]:
     """Write several children into one new folder, as export_children does."""
     FORMATS["onnx"].check_installed()
-    data = data_of(run)
+    images = data_of(run, data)
     return write_several(
-        points, path, ".onnx", lambda p, file: write_int8(run, p, file, data), overwrite
+        points, path, ".onnx", lambda p, file: write_int8(run, p, file, images), overwrite
     )
 
 
@@ -97,17 +103,27 @@ def write_int8(run: Run, point: Any, file: Path, data: Data | None) -> Quantized
     )
 
 
-def data_of(run: Run) -> Data | None:
-    """The data that the run was trained on; None if they cannot be loaded, or have changed."""
+def data_of(run: Run, name: str | None = None) -> Data | None:
+    """The data that the run was trained on; None if they cannot be loaded, or have changed.
+
+    Data that are named, because they were moved, must be those of the run.
+    """
     config = run.config
     root = config.data_root if config.data_root and Path(config.data_root).is_dir() else None
-    options = {"size": config.size, "channels": run.net.example[0].shape[1]}
+    options: dict[str, Any] = {"size": config.size, "channels": run.net.example[0].shape[1]}
     try:
-        data = load_data(config.data, root=root, val=config.held_out, **options)
+        data = load_data(
+            name or run.data_name, root, val=config.held_out, split=config.split, **options
+        )
     except (UserError, OSError):
+        if name is not None:
+            raise
         return None
-    stored = json_value(run.facts, "data", CONFIG)
-    return data if data.identity == json_value(stored, "identity", CONFIG) else None
+    if data.identity == json_value(json_value(run.facts, "data", CONFIG), "identity", CONFIG):
+        return data
+    if name is not None:
+        raise UserError(f"data: {name!r} is not what the run was trained on")
+    return None
 
 
 def quantize(source: Path, target: Path, images: Tensor) -> None:

@@ -133,7 +133,7 @@ class MobileNet(nn.Module):
     classifier: nn.Sequential
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images [n, 3, height, width] -> logits [n, num_classes]."""
+        """Images [n, in_channels, height, width] -> logits [n, num_classes]."""
         x = F.adaptive_avg_pool2d(self.features(x), 1).flatten(1)
         logits: Tensor = self.classifier(x)
         return logits
@@ -142,10 +142,10 @@ class MobileNet(nn.Module):
 class MobileNetV2(MobileNet):
     """Seventeen inverted residuals between a 3x3 stem and a 1x1 conv of 1280 channels."""
 
-    def __init__(self, num_classes: int = 1000) -> None:
+    def __init__(self, num_classes: int = 1000, in_channels: int = 3) -> None:
         super().__init__()
         channels = 32
-        features: list[nn.Module] = [ConvNorm(3, channels, 3, nn.ReLU6, stride=2)]
+        features: list[nn.Module] = [ConvNorm(in_channels, channels, 3, nn.ReLU6, stride=2)]
         for expansion, out_channels, blocks, first_stride in STAGES:
             for index in range(blocks):
                 stride = first_stride if index == 0 else 1
@@ -166,10 +166,10 @@ class MobileNetV3(MobileNet):
         "keep": ["features.*.fc1"],
     }
 
-    def __init__(self, num_classes: int = 1000) -> None:
+    def __init__(self, num_classes: int = 1000, in_channels: int = 3) -> None:
         super().__init__()
         channels = 16
-        features: list[nn.Module] = [ConvNorm(3, channels, 3, nn.Hardswish, stride=2)]
+        features: list[nn.Module] = [ConvNorm(in_channels, channels, 3, nn.Hardswish, stride=2)]
         for kernel, expanded, out_channels, squeezed, activation, stride in BLOCKS:
             features.append(
                 GatedInvertedResidual(
@@ -188,11 +188,11 @@ class MobileNetV3(MobileNet):
         init_weights(self, linear_std=0.01)
 
 
-def mobilenet_v2(num_classes: int = 1000) -> MobileNetV2:
+def mobilenet_v2(num_classes: int = 1000, in_channels: int = 3) -> MobileNetV2:
     """MobileNetV2 at full width."""
-    return MobileNetV2(num_classes)
+    return MobileNetV2(num_classes, in_channels)
 
 
-def mobilenet_v3_large(num_classes: int = 1000) -> MobileNetV3:
+def mobilenet_v3_large(num_classes: int = 1000, in_channels: int = 3) -> MobileNetV3:
     """MobileNetV3-Large at full width."""
-    return MobileNetV3(num_classes)
+    return MobileNetV3(num_classes, in_channels)

@@ -124,13 +124,15 @@ class CifarResNet(nn.Module):
         "tie": [["layer1.*.conv1"], ["layer2.*.conv1"], ["layer3.*.conv1"]],
     }
 
-    def __init__(self, depth: int, num_classes: int = 10, width: int = 1) -> None:
+    def __init__(
+        self, depth: int, num_classes: int = 10, width: int = 1, in_channels: int = 3
+    ) -> None:
         super().__init__()
         blocks, rest = divmod(depth - 2, 6)
         if blocks < 1 or rest:
             raise ValueError(f"depth={depth}: a CIFAR ResNet has 6n + 2 layers (8, 14, 20, ...)")
         narrow, middle, wide = 16 * width, 32 * width, 64 * width
-        self.conv1 = nn.Conv2d(3, narrow, 3, padding=1, bias=False)
+        self.conv1 = nn.Conv2d(in_channels, narrow, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(narrow)
         self.layer1 = _stage(PaddedBlock, narrow, narrow, blocks, stride=1)
         self.layer2 = _stage(PaddedBlock, narrow, middle, blocks, stride=2)
@@ -139,7 +141,7 @@ class CifarResNet(nn.Module):
         init_weights(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images [n, 3, height, width] -> logits [n, num_classes]."""
+        """Images [n, in_channels, height, width] -> logits [n, num_classes]."""
         x = F.relu(self.bn1(self.conv1(x)))
         x = self.layer3(self.layer2(self.layer1(x)))
         logits: Tensor = self.fc(F.adaptive_avg_pool2d(x, 1).flatten(1))
@@ -156,9 +158,10 @@ class ResNet(nn.Module):
         block: type[BasicBlock] | type[Bottleneck],
         blocks: tuple[int, int, int, int],
         num_classes: int = 1000,
+        in_channels: int = 3,
     ) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)
+        self.conv1 = nn.Conv2d(in_channels, 64, 7, stride=2, padding=3, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
         self.layer1 = _stage(block, 64, 64, blocks[0], stride=1)
         self.layer2 = _stage(block, 64 * block.expansion, 128, blocks[1], stride=2)
@@ -168,7 +171,7 @@ class ResNet(nn.Module):
         init_weights(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images [n, 3, height, width] -> logits [n, num_classes]."""
+        """Images [n, in_channels, height, width] -> logits [n, num_classes]."""
         x = F.relu(self.bn1(self.conv1(x)))
         x = F.max_pool2d(x, 3, stride=2, padding=1)
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
@@ -176,61 +179,61 @@ class ResNet(nn.Module):
         return logits
 
 
-def resnet8(num_classes: int = 10, width: int = 1) -> CifarResNet:
+def resnet8(num_classes: int = 10, width: int = 1, in_channels: int = 3) -> CifarResNet:
     """ResNet8: one block a stage, the smallest, for tests and demonstrations."""
-    return CifarResNet(8, num_classes, width)
+    return CifarResNet(8, num_classes, width, in_channels=in_channels)
 
 
-def resnet20(num_classes: int = 10, width: int = 1) -> CifarResNet:
+def resnet20(num_classes: int = 10, width: int = 1, in_channels: int = 3) -> CifarResNet:
     """ResNet20: three blocks a stage. The paper also uses it 2 to 5 times as wide."""
-    return CifarResNet(20, num_classes, width)
+    return CifarResNet(20, num_classes, width, in_channels=in_channels)
 
 
-def resnet20_2x(num_classes: int = 10) -> CifarResNet:
+def resnet20_2x(num_classes: int = 10, in_channels: int = 3) -> CifarResNet:
     """ResNet20 with 2 times as many channels."""
-    return CifarResNet(20, num_classes, width=2)
+    return CifarResNet(20, num_classes, width=2, in_channels=in_channels)
 
 
-def resnet20_3x(num_classes: int = 10) -> CifarResNet:
+def resnet20_3x(num_classes: int = 10, in_channels: int = 3) -> CifarResNet:
     """ResNet20 with 3 times as many channels."""
-    return CifarResNet(20, num_classes, width=3)
+    return CifarResNet(20, num_classes, width=3, in_channels=in_channels)
 
 
-def resnet20_4x(num_classes: int = 10) -> CifarResNet:
+def resnet20_4x(num_classes: int = 10, in_channels: int = 3) -> CifarResNet:
     """ResNet20 with 4 times as many channels."""
-    return CifarResNet(20, num_classes, width=4)
+    return CifarResNet(20, num_classes, width=4, in_channels=in_channels)
 
 
-def resnet20_5x(num_classes: int = 10) -> CifarResNet:
+def resnet20_5x(num_classes: int = 10, in_channels: int = 3) -> CifarResNet:
     """ResNet20 with 5 times as many channels."""
-    return CifarResNet(20, num_classes, width=5)
+    return CifarResNet(20, num_classes, width=5, in_channels=in_channels)
 
 
-def resnet32(num_classes: int = 10, width: int = 1) -> CifarResNet:
+def resnet32(num_classes: int = 10, width: int = 1, in_channels: int = 3) -> CifarResNet:
     """ResNet32: five blocks a stage."""
-    return CifarResNet(32, num_classes, width)
+    return CifarResNet(32, num_classes, width, in_channels=in_channels)
 
 
-def resnet44(num_classes: int = 10, width: int = 1) -> CifarResNet:
+def resnet44(num_classes: int = 10, width: int = 1, in_channels: int = 3) -> CifarResNet:
     """ResNet44: seven blocks a stage."""
-    return CifarResNet(44, num_classes, width)
+    return CifarResNet(44, num_classes, width, in_channels=in_channels)
 
 
-def resnet56(num_classes: int = 10, width: int = 1) -> CifarResNet:
+def resnet56(num_classes: int = 10, width: int = 1, in_channels: int = 3) -> CifarResNet:
     """ResNet56: nine blocks a stage."""
-    return CifarResNet(56, num_classes, width)
+    return CifarResNet(56, num_classes, width, in_channels=in_channels)
 
 
-def resnet18(num_classes: int = 1000) -> ResNet:
+def resnet18(num_classes: int = 1000, in_channels: int = 3) -> ResNet:
     """ResNet18: eight basic blocks; the ResNet of the ImageNet experiments in the paper."""
-    return ResNet(BasicBlock, (2, 2, 2, 2), num_classes)
+    return ResNet(BasicBlock, (2, 2, 2, 2), num_classes, in_channels)
 
 
-def resnet34(num_classes: int = 1000) -> ResNet:
+def resnet34(num_classes: int = 1000, in_channels: int = 3) -> ResNet:
     """ResNet34: sixteen basic blocks."""
-    return ResNet(BasicBlock, (3, 4, 6, 3), num_classes)
+    return ResNet(BasicBlock, (3, 4, 6, 3), num_classes, in_channels)
 
 
-def resnet50(num_classes: int = 1000) -> ResNet:
+def resnet50(num_classes: int = 1000, in_channels: int = 3) -> ResNet:
     """ResNet50: sixteen bottlenecks."""
-    return ResNet(Bottleneck, (3, 4, 6, 3), num_classes)
+    return ResNet(Bottleneck, (3, 4, 6, 3), num_classes, in_channels)

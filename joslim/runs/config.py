@@ -54,7 +54,7 @@ class Network(Settings):
     model: str = setting(
         "resnet8", "Name of a built-in network, or your own as package.module:function."
     )
-    init: str | None = setting(None, "Trained weights to start from: a .safetensors file.")
+    init: str | None = setting(None, "Trained weights to start from: a .safetensors or .pth file.")
     cost: str = setting(
         "macs",
         f"Cost to trade for error: {', '.join(COSTS)}.",
@@ -78,6 +78,13 @@ class Images(Settings):
     )
     data_root: str | None = setting(None, "Folder with the official files of the data set.")
     size: int | None = setting(None, "Resize images to this many pixels.", least=1, most=10_000)
+    channels: int | None = setting(
+        None,
+        "Channels of the images: 1 (grey), 3 (colour), 4 (colour and depth). By default those that "
+        "the network takes.",
+        least=1,
+        most=1024,
+    )
     crop_scale: float | None = setting(
         None,
         "Smallest share of an image that a random crop keeps (data in folders).",
@@ -85,7 +92,14 @@ class Images(Settings):
         most=1,
     )
     val: float = setting(
-        0.1, "Training images that are kept for validation: a share or a number.", least=0
+        0.1,
+        "Training images that are kept for validation, if the data have none: a share or a number.",
+        least=0,
+    )
+    split: str | None = setting(
+        None,
+        "Shares of training, validation and test images of a folder that has classes and no "
+        "train/: 0.8/0.1/0.1.",
     )
     workers: int = setting(
         0,
@@ -101,15 +115,20 @@ class Optimizer(Settings):
 
     recipe: str | None = setting(
         None,
-        "Recipe with values for the settings that are not given: digits, cifar, imagenet, "
-        "paper/... By default the one of the data.",
+        "Recipe with values for the settings that are not given: digits, cifar, small-data, "
+        "medium-data, large-data, imagenet, paper/... By default the one of the data.",
     )
     steps: int | None = setting(None, "Number of optimizer steps.", least=1, most=10**9)
     epochs: float | None = setting(
         None, "Number of passes over the training data.", above=0, most=10**6
     )
     batch: int | None = setting(None, "Images in a batch, over all processes.", least=1)
-    lr: float | None = setting(None, "Highest learning rate.", above=0, most=1e30)
+    lr: float | None = setting(
+        None,
+        "Highest learning rate. By default that of the recipe, times the batch by the recipe's.",
+        above=0,
+        most=1e30,
+    )
     momentum: float | None = setting(None, "Nesterov momentum of SGD.", least=0, most=0.9999)
     weight_decay: float | None = setting(
         None, "Weight decay, applied to all parameters.", least=0, most=1e30
@@ -217,6 +236,7 @@ class Resolved(Config):
     are never None in it are annotated again, with that type.
     """
 
+    channels: int
     recipe: str
     steps: int
     batch: int

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import platform
 import resource
 import shlex
@@ -48,7 +49,7 @@ from joslim.runs.logs import HistoryLog, MetricsLog, summary_writer
 from joslim.runs.report import PAGE, report_at_end
 from joslim.runs.resume import restore, set_up_again, write_config
 from joslim.runs.run import Run
-from joslim.runs.setup import Trainer, lay_out, set_up
+from joslim.runs.setup import Trainer, lay_out, set_up, summary
 from joslim.training.exploring import timed
 
 
@@ -64,6 +65,8 @@ class Progress:
     children: int = 0
     round: int = 0
 
+
+log = logging.getLogger("joslim")
 
 Watcher = Callable[[Progress], None]
 
@@ -101,7 +104,7 @@ def train(
         data: A name in `joslim.DATASETS`, "folder:PATH", a pair of data sets (train, test), or a
             `joslim.Data`. By default the recipe decides, else it is "digits".
         cost: A name in `joslim.COSTS`, or a function of your own from `Widths` to a number.
-        init: Trained weights to start from: a .safetensors file or a state dict.
+        init: Trained weights to start from: a .safetensors or .pth file, or a state dict.
         out: The run folder. By default its name is made of data, model and method, inside runs/.
         overwrite: Replace a run that is in the folder already.
         resume: Continue the run that is in the folder, if there is one.
@@ -134,7 +137,7 @@ def _named_and_objects(options: Mapping[str, Any], **named: Any) -> tuple[Config
     """
     init = named["init"] = str(named["init"]) if isinstance(named["init"], Path) else named["init"]
     if not isinstance(init, (str, Mapping, type(None))):
-        raise UserError(f"init: {type(init).__name__} given; a .safetensors file or a state dict")
+        raise UserError(f"init: {type(init).__name__} given; a file or a state dict")
     objects = {key: value for key, value in named.items() if not isinstance(value, str)}
     texts = {key: value for key, value in named.items() if isinstance(value, str)}
     for key in ("model", "data"):
@@ -172,11 +175,13 @@ def run_training(
     resume: bool = False,
     until: int | None = None,
     watch: Watcher = lambda progress: None,
+    say: Callable[[str], None] = log.info,
     objects: Mapping[str, Any] | None = None,
 ) -> Run:
     """Train as configured; the arguments are those of `train`.
 
     objects: The model, data, cost and init that are objects and not named by the configuration.
+    say: Called with each line of the summary before the first step.
     """
     folder, objects = RunFolder(out or default_folder(config)), objects or {}
     with ExitStack() as stack:
@@ -205,6 +210,8 @@ def run_training(
         _agree_on_latency(trainer, folder)
         front = on_first(lambda: _finished_front(trainer, folder))
         if front is None:
+            for line in summary(trainer):
+                say(line)
             with _explained_failures(folder), stopping() as stop:
                 writer = RunWriter(trainer, folder)
                 train_steps(trainer, writer, watch, stop)
@@ -450,6 +457,9 @@ def estimate(config: Config) -> dict[str, Any]:
         "method": slimming.name,
         "cost": slimming.cost.name,
         "knobs": len(slimming.space),
+        "recipe": config.recipe,
+        "batch": config.batch,
+        "lr": config.lr,
         "steps": trainer.total_steps,
         "epochs": round(trainer.total_steps * config.batch / trainer.data.sizes["train"], 2),
         "rounds": rounds,

@@ -13,7 +13,8 @@ from typing import Any
 
 from joslim.errors import UserError
 
-# From the appendix of the paper; `digits` is ours, for a demonstration of a few minutes.
+# From the appendix of the paper; `digits` is ours, for a demonstration of a few minutes. The rate
+# of a recipe is that of its batch, and follows another batch linearly (P. Goyal and others, 2017).
 RECIPES: dict[str, dict[str, Any]] = {
     "digits": {
         "epochs": 40.0,
@@ -37,6 +38,11 @@ RECIPES: dict[str, dict[str, Any]] = {
     },
 }
 RECIPES["cifar"] = {**RECIPES["digits"], "epochs": 400.0, "batch": 128}
+# For folders of images. The rate for an image is that of CIFAR, and there are enough steps in an
+# epoch whatever the size of the data.
+RECIPES["large-data"] = {**RECIPES["cifar"], "epochs": 40.0, "warmup": 0.05, "label_smoothing": 0.1}
+RECIPES["medium-data"] = {**RECIPES["large-data"], "batch": 64, "lr": 0.05}
+RECIPES["small-data"] = {**RECIPES["large-data"], "epochs": 100.0, "batch": 32, "lr": 0.025}
 # MobileNetV3 is trained with smaller random crops.
 RECIPES["imagenet-mobilenet-v3"] = {**RECIPES["imagenet"], "crop_scale": 0.08}
 # Single networks are trained half as long on CIFAR, and ResNet18 for 100 epochs.
@@ -81,16 +87,24 @@ for _name, _model, _settings in (
 
 
 def settings_of(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of the recipe that are not given.
+    """Return the settings of the recipe that are not given; its rate follows a batch that is given.
 
     If steps or epochs are given, the length differs from the recipe's, and so does K.
     """
     recipe = {key: value for key, value in RECIPES[name].items() if key not in given}
+    if "lr" in recipe and isinstance(batch := given.get("batch"), int):
+        recipe["lr"] = rate_for(name, batch)
     if given.get("steps") is not None:
         recipe.pop("epochs", None)
     if given.get("steps") is not None or given.get("epochs") is not None:
         recipe.pop("every", None)
     return recipe
+
+
+def rate_for(name: str, batch: int) -> float:
+    """Return the learning rate of the recipe for a batch of this size."""
+    rate: float = RECIPES[name]["lr"] * batch / RECIPES[name]["batch"]
+    return rate
 
 
 def check_data(recipe: str | None, data: str) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from os.path import abspath
 from typing import Any
 
+from joslim.data.folder import FolderData
 from joslim.distributed import alike, on_first
 from joslim.errors import UserError, first_line
 from joslim.files import json_value, shown
@@ -13,6 +15,7 @@ from joslim.results.run_files import CONFIG, facts_of_run
 from joslim.runs import checkpoint
 from joslim.runs.config import WHERE_AND_HOW, Config
 from joslim.runs.folder import RunFolder
+from joslim.runs.run import Run
 from joslim.runs.setup import Trainer, set_up
 
 # The settings that `until` may change.
@@ -36,12 +39,15 @@ def set_up_again(
     """Set up a run as its folder has it: with its K, and with its weights instead of --init."""
     stored = on_first(lambda: json_value(facts_of_run(folder.path), "config", CONFIG))
     has_weights = on_first(lambda: checkpoint.find(folder) is not None)
+    named = config.data
+    if named == json_value(stored, "data", CONFIG):
+        config = replace(config, data=on_first(lambda: Run(folder).data_name))
     if until is not None:
         config = replace(config, steps=until, epochs=None)
     if config.every is None:  # its default depends on the number of steps
         config = replace(config, every=json_value(stored, "every", CONFIG))
     trainer = set_up(replace(config, init=None) if has_weights else config, **objects)
-    trainer.config = replace(trainer.config, init=config.init)
+    trainer.config = replace(trainer.config, init=config.init, data=named)
     return trainer
 
 
@@ -69,12 +75,15 @@ def restore(trainer: Trainer, folder: RunFolder, until: int | None = None) -> No
 def write_config(trainer: Trainer, folder: RunFolder) -> None:
     """Write config.json: the configuration, the cost and the data of a run."""
     data = trainer.data
+    # The path as it was given may be relative: a run is resumed from elsewhere, too.
+    path = {"path": abspath(data.folder)} if isinstance(data, FolderData) else {}
     folder.write_config(
         trainer.config.to_json(),
         cost=trainer.slimming.cost.name,
         fresh=trainer.fresh,
         data={
             "identity": data.identity,
+            **path,
             "shape": list(data.shape),
             "classes": list(data.classes),
             "mean": list(data.mean),
@@ -127,7 +136,12 @@ def _check_same_training(trainer: Trainer, folder: RunFolder, until: int | None)
 def _other_settings(
     theirs: Any, ours: Mapping[str, Any], where: str
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the name of each setting that differs, our value and theirs."""
+    """Yield the name of each setting that differs, our value and theirs.
+
+    A folder of images may have been moved: its identity is compared, not its path.
+    """
     for key, value in ours.items():
-        if (there := json_value(theirs, key, where)) != value:
+        there = json_value(theirs, key, where)
+        folders = key == "data" and all(str(v).startswith("folder:") for v in (value, there))
+        if there != value and not folders:
             yield key, value, there

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
+from os.path import isdir
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,12 @@ class Run:
             raise UserError(f"run: {str(self.path / CONFIG)!r} holds no configuration")
         return config_of(values)
 
+    @property
+    def data_name(self) -> str:
+        """Data of the run as `joslim.load_data` takes them; a folder is where it was, if it is."""
+        path = json_value(self.facts, "data", CONFIG).get("path")
+        return f"folder:{path}" if isinstance(path, str) and isdir(path) else self.config.data
+
     @cached_property
     def fresh(self) -> list[str]:
         """Names of the weights that did not come from --init and were trained from scratch."""
@@ -126,7 +133,7 @@ class Run:
         shape = tuple(json_count(size, f"{CONFIG}.data.shape", 1, MOST_PIXELS) for size in sizes)
         if math.prod(shape) > MOST_VALUES:
             raise UserError(f"{CONFIG}.data.shape: {shape} is more than {MOST_VALUES} values")
-        net, _ = make_net(self._network(len(classes)), shape, self.config.low)
+        net, _ = make_net(self._network(len(classes), shape[0]), shape, self.config.low)
         fill_blank(net)
         checkpoint.load_weights(path, net)
         return net.eval()
@@ -146,7 +153,7 @@ class Run:
             raise UserError(f"run: {str(file)!r} is broken: {error}") from error
         return history
 
-    def _network(self, classes: int) -> nn.Module:
+    def _network(self, classes: int, channels: int) -> nn.Module:
         """Make the network. Code that only a file names is not imported."""
         if isinstance(self._model, nn.Module):
             return self._model
@@ -157,7 +164,7 @@ class Run:
                 f"give it again: joslim.load({str(self.path)!r}, model=...)"
             )
         with torch.random.fork_rng(devices=[]):
-            return load_blank(name, classes)
+            return load_blank(name, classes, channels)
 
     def __repr__(self) -> str:
         return f"<Run {str(self.path)!r}>"

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import math
 import os
+import pickle
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -31,7 +32,7 @@ from joslim.front import Front
 from joslim.models import MODELS
 from joslim.results.run_files import steps_in
 from joslim.runs.config import SEARCH_OPTIONS, Config, Resolved
-from joslim.runs.recipes import check_data
+from joslim.runs.recipes import RECIPES, check_data, rate_for
 from joslim.slimmable import SlimmableNet, norms_together, slim, sort_channels
 from joslim.space import Widths, WidthSpace
 from joslim.training.evaluate import evaluating, moved
@@ -173,7 +174,7 @@ def set_up(
             )
     refuse_differences(_facts_to_share(images))
     torch.manual_seed(config.seed)
-    network = load_model(config.model, len(images.classes)) if model is None else model
+    network = model or load_model(config.model, len(images.classes), images.shape[0])
     if torch.float64 in (torch.get_default_dtype(), *(p.dtype for p in network.parameters())):
         raise UserError(
             "model: runs compute in torch.float32, and this is torch.float64; type "
@@ -225,12 +226,15 @@ def resolve(config: Config, data: Data, net: SlimmableNet) -> Resolved:
         values["batch"] = min(values["batch"], max(1, images // world()) * world())
     batch = values["batch"]
     _check_batch(batch, images)
+    if config.lr is None:
+        values["lr"] = rate_for(values["recipe"], batch)
     if values["steps"] is None:
         values["steps"], values["epochs"] = steps_in(values["epochs"], images, batch), None
     steps = values["steps"]
     values["score_images"] = max(2, min(config.score_images or batch, images))
     fill("log_every", max(1, steps // LINES))
     fill("save_every", max(1, steps // CHECKPOINTS))
+    fill("channels", data.shape[0])
     if isinstance(data, FolderData):
         fill("size", data.shape[-1])
         fill("crop_scale", data.scale)
@@ -250,6 +254,32 @@ def resolve(config: Config, data: Data, net: SlimmableNet) -> Resolved:
         for option in SEARCH_OPTIONS:  # some searchers have only some of them
             values[option] = getattr(searcher, option, None)
     return Resolved(**values)
+
+
+def summary(trainer: Trainer) -> list[str]:
+    """Describe in words, before a training, the data and the settings that were chosen for them."""
+    config, data = trainer.config, trainer.data
+    counts = []
+    for split, name in {"train": "training", "val": "validation", "test": "test"}.items():
+        source = f" ({data.sources[split]})" if split in data.sources else ""
+        counts.append(f"{data.sizes[split]:,} {name}{source}")
+    shape = "x".join(map(str, data.shape))
+    recipe, row = config.recipe, RECIPES[config.recipe]
+    if recipe == data.recipe:
+        recipe += f" (for {data.sizes['train']:,} training images of {data.shape[-1]} pixels)"
+    rate = f"learning rate {config.lr:g}"
+    if config.lr != rate_for(config.recipe, config.batch):
+        rate += " (given)"
+    elif config.batch != row["batch"]:
+        rate += f" (it follows the batch: {row['lr']:g} for {row['batch']})"
+    epochs = config.steps * config.batch / data.sizes["train"]
+    return [
+        f"data: {', '.join(counts)} images of {len(data.classes)} classes, {shape}",
+        f"recipe: {recipe}",
+        f"training: {config.steps:,} steps ({epochs:.3g} epochs), batch {config.batch}, {rate}, "
+        f"{config.schedule}, weight decay {config.weight_decay:g}, "
+        f"label smoothing {config.label_smoothing:g}",
+    ]
 
 
 def _check_batch(batch: int, images: int) -> None:
@@ -315,7 +345,9 @@ def load_images(config: Config, data: Any, device: torch.device, model: nn.Modul
     if data is None:
         check_data(config.recipe, config.data)
     built_in = model is None and config.model in MODELS
-    channels = 3 if built_in else default_shape(model or load_model(config.model))[0]
+    channels = config.channels or (
+        3 if built_in else default_shape(model or load_model(config.model))[0]
+    )
     try:
         return load_data(
             config.data if data is None else data,
@@ -325,6 +357,7 @@ def load_images(config: Config, data: Any, device: torch.device, model: nn.Modul
             val=config.held_out,
             device=device,
             workers=config.workers,
+            split=config.split,
         )
     except (MemoryError, RuntimeError) as error:
         why = first_line(error)
@@ -423,17 +456,20 @@ def seed_step(seed: int, step: int, process: int = 0) -> None:
 # The network: from its name to a slimmable network with weights
 
 
-def load_model(name: str, num_classes: int | None = None) -> nn.Module:
+def load_model(
+    name: str, num_classes: int | None = None, in_channels: int | None = None
+) -> nn.Module:
     """Make a built-in model by its name, or one of `package.module:function`.
 
-    The function is called with num_classes if it takes that argument and a number is given.
+    The function is called with those of num_classes and in_channels that it takes and are given.
     """
     maker = find_maker(name)
+    given = {"num_classes": num_classes, "in_channels": in_channels}
     try:
-        takes_classes = "num_classes" in inspect.signature(maker).parameters
+        taken = inspect.signature(maker).parameters.keys() & given
     except (TypeError, ValueError):  # some callables have no signature
-        takes_classes = False
-    options = {"num_classes": num_classes} if takes_classes and num_classes is not None else {}
+        taken = set()
+    options = {key: given[key] for key in taken if given[key] is not None}
     try:
         model = maker(**options)
     except (Exception, SystemExit) as error:
@@ -444,13 +480,13 @@ def load_model(name: str, num_classes: int | None = None) -> nn.Module:
     return model
 
 
-def load_blank(name: str, num_classes: int) -> nn.Module:
+def load_blank(name: str, num_classes: int, in_channels: int) -> nn.Module:
     """Make a model as `load_model` does, but a built-in one on torch's meta device, without values.
 
     Tracing it computes nothing, however large an input a file of somebody else states.
     """
     with torch.device("meta") if name in MODELS else nullcontext():
-        return load_model(name, num_classes)
+        return load_model(name, num_classes, in_channels)
 
 
 def fill_blank(net: SlimmableNet) -> None:
@@ -553,17 +589,33 @@ def make_net(
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
-    """Read the tensors of a .safetensors file, in which nothing can be executed."""
+    """Read the tensors of a .safetensors or .pth file; nothing in it is executed."""
     file = Path(path)
-    if file.suffix != ".safetensors":
+    if file.suffix not in (".safetensors", ".pth", ".pt"):
         raise UserError(
-            f"init: {str(path)!r} is not a .safetensors file; "
-            "type safetensors.torch.save_file(model.state_dict(), 'weights.safetensors') to get one"
+            f"init: {str(path)!r} is not a .safetensors, .pth or .pt file; "
+            "type torch.save(model.state_dict(), 'weights.pth') to get one"
         )
     try:
-        return stored_tensors(file)
+        if file.suffix == ".safetensors":
+            return stored_tensors(file)
+        found = torch.load(file, map_location="cpu", weights_only=True)
     except (OSError, SafetensorError, ValueError) as error:
         raise UserError(f"init: cannot read {str(path)!r}: {error}") from error
+    except pickle.UnpicklingError as error:
+        raise UserError(
+            f"init: {str(path)!r} is broken, or asks to run code, which is refused; "
+            "type torch.save(model.state_dict(), 'weights.pth') to get the weights alone"
+        ) from error
+    except Exception as error:  # a broken file can raise anything
+        raise UserError(f"init: cannot read {str(path)!r}: {first_line(error)}") from error
+    for key in ("state_dict", "model_state_dict", "model"):  # checkpoints have the weights inside
+        if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
+            found = found[key]
+    if not isinstance(found, Mapping):
+        kind = type(found).__name__
+        raise UserError(f"init: {str(path)!r} holds {kind}; a state dict is needed")
+    return dict(found)
 
 
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> list[str]:
@@ -572,7 +624,7 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> list[str]:
     Only the number of classes of the last layer may differ.
     """
     wanted = model.state_dict()
-    given = {PREFIXES.sub("", name): tensor for name, tensor in weights.items()}
+    given = {PREFIXES.sub("", str(name)): tensor for name, tensor in weights.items()}
     if wrong := [n for n, value in given.items() if not isinstance(value, Tensor)]:
         raise UserError(f"init: {wrong[0]} is {type(given[wrong[0]]).__name__}, not a tensor")
     missing = [n for n in wanted if n not in given and not n.endswith("num_batches_tracked")]

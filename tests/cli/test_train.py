@@ -84,7 +84,14 @@ def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_run_for_people(joslim: Program, small: list[str], finished: Run) -> None:
     result = joslim(*small, "--out", "a")
-    assert (result.returncode, result.stderr) == (0, "")
+    assert result.returncode == 0
+    assert result.stderr.splitlines() == [
+        "data: 1,293 training, 144 validation, 360 test images of 10 classes, 3x8x8",
+        "recipe: digits (for 1,293 training images of 8 pixels)",
+        "training: 6 steps (0.148 epochs), batch 32, "
+        "learning rate 0.05 (it follows the batch: 0.1 for 64), cosine, weight decay 0.0005, "
+        "label smoothing 0",
+    ]
     assert "train loss" in result.stdout
     assert "run folder: a (picture: a/front.png)" in result.stdout
     ours, theirs = Path("a/front.json"), finished.folder.file("front.json")
@@ -206,7 +213,8 @@ def test_no_file(refused: Program) -> None:
         (["--method", "single", "--widths", "half"], "widths: 'half' are not multipliers"),
         (["--method", "single", "--widths", "1,1"], "widths: 2 multipliers given"),
         (["--init", "w.safetensors"], "init: cannot read 'w.safetensors'"),
-        (["--init", "w.pt"], "is not a .safetensors file"),
+        (["--init", "w.bin"], "is not a .safetensors, .pth or .pt file"),
+        (["--split", "0.8/0.1/0.1"], "split: it is for a folder of classes"),
         (["--data", "folder:nowhere"], "data: there is no folder 'nowhere'"),
         (["--overwrite", "--resume"], "exclude each other"),
         (["--tensorboard=yes"], "--tensorboard"),
@@ -260,7 +268,7 @@ def test_folders_of_images(
     assert words in refused(*small, *data, "--out", "a")
 
 
-def test_folders_without_images(small: list[str], refused: Program) -> None:
+def test_folders_without_images(small: list[str], joslim: Program, refused: Program) -> None:
     images("images/train", "cat", "dog", count=0)
     images("images/val", "cat", "dog", count=0)
     assert "has no images" in refused(*small, "--data", "folder:images", "--out", "a")
@@ -269,8 +277,9 @@ def test_folders_without_images(small: list[str], refused: Program) -> None:
         for number in range(3):
             Path("images", place, f"{number}.png").write_text("no picture")
     data = ["--data", "folder:images", "--size", "8", "--batch", "2"]
-    message = refused(*small, *data, "--out", "a")
-    assert ".png" in message
+    result = joslim(*small, *data, "--out", "a")
+    assert result.returncode == 2
+    assert ".png" in result.stderr.splitlines()[-1]
 
 
 def test_a_folder_of_images_is_trained_on(joslim: Program, small: list[str]) -> None:
@@ -311,8 +320,9 @@ def test_what_is_no_run_is_left_alone(small: list[str], refused: Program) -> Non
 def test_a_failed_run_is_exit_code_one(small: list[str], joslim: Program) -> None:
     result = joslim(*small, "--out", "a", "--lr", "1e20", "--save-every", "1", "--json")
     assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr.startswith("joslim: the loss is nan at step 1, at widths conv1=16")
-    assert result.stderr.count("\n") == 1
+    *_, rate, line = result.stderr.splitlines()
+    assert "learning rate 1e+20 (given)" in rate
+    assert line.startswith("joslim: the loss is nan at step 1, at widths conv1=16")
     assert "the last checkpoint is 'a/checkpoint'" in result.stderr
 
 
@@ -455,7 +465,7 @@ def test_a_stopped_run_goes_on_to_the_same_end(
     process.send_signal(number)
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (code, "")
-    assert err.count("\n") == (0 if number == signal.SIGKILL else 1)
+    assert err.count("joslim: ") == (0 if number == signal.SIGKILL else 1)
     assert ("joslim resume a" in err) == (number != signal.SIGKILL)
     assert not Path("a/front.json").exists()
     stored = json.loads(Path("a/checkpoint/checkpoint.json").read_text())["step"]

@@ -22,12 +22,13 @@ from joslim.data.folder import (
     BrokenImage,
     FolderData,
     ImageFiles,
-    as_bytes,
+    as_array,
     centre_box,
     convert_mode,
     middle_box,
     random_box,
     read_box,
+    recipe_for,
 )
 from joslim.errors import RunFailed, UserError
 
@@ -48,7 +49,7 @@ def test_what_it_finds(folder: Path) -> None:
     data = loaded(folder)
     assert data.classes == ("cat", "dog", "owl")
     assert data.sizes == {"train": 54, "val": 6, "test": 20}
-    assert data.recipe == "imagenet"
+    assert data.recipe == "small-data"
     assert data.mean == (0.485, 0.456, 0.406)
     assert np.bincount(data.labels("test")).tolist() == [7, 7, 6]
     assert load_data(f"folder:{folder}").shape == (3, 224, 224)
@@ -116,7 +117,7 @@ def test_plain_images_are_those_of_pil(folder: Path) -> None:
         image = Image.open(path).convert("RGB")
         expected = image.resize((16, 16), Image.Resampling.BILINEAR, centre_box(*image.size))
         torch.testing.assert_close(
-            one * std + mean, torch.from_numpy(as_bytes(expected) / 255).float()
+            one * std + mean, torch.from_numpy(as_array(expected) / 255).float()
         )
 
 
@@ -128,6 +129,81 @@ def test_workers_change_nothing(folder: Path, workers: int) -> None:
 
     alone, together = drawn(loaded(folder)), drawn(loaded(folder, workers=workers))
     assert all(torch.equal(a, b) for a, b in zip(alone, together))
+
+
+# Splits
+
+
+def test_a_test_folder_is_the_test_split(folder: Path) -> None:
+    """And val/ the validation split, so that all of train/ is trained on."""
+    (folder / "val").rename(folder / "test")
+    data = loaded(folder)
+    assert data.sizes == {"train": 54, "val": 6, "test": 20}
+    assert data.sources["val"] == "taken from train/"
+    for name in data.classes:
+        image(folder / "val" / name / "a.png")
+    data = loaded(folder, val=0.5)
+    assert data.sizes == {"train": 60, "val": 3, "test": 20}
+    assert data.sources == {"train": "train/", "val": "val/", "test": "test/"}
+    assert data.files["test"].path(0).startswith(str(folder / "test"))
+    shutil.rmtree(folder / "val" / "owl")
+    refused(folder, r"train/ and val/ need the same classes; only in train/: owl")
+
+
+def test_without_labelled_test_images_val_is_the_test_split(folder: Path) -> None:
+    assert loaded(folder).sources["test"] == "val/, since there is no test/"
+    image(folder / "test" / "a.png")  # as those of ImageNet
+    data = loaded(folder)
+    assert data.sizes == {"train": 54, "val": 6, "test": 20}
+    assert data.sources["test"] == "val/, since test/ has no folders of classes"
+
+
+def test_a_folder_of_classes_is_split(folder: Path) -> None:
+    classes = folder / "train"
+    refused(
+        classes, r"has no folder train/; .* or --split 0.8/0.1/0.1 to divide folders of classes"
+    )
+    data = loaded(classes, split="0.6/0.1/0.3")
+    assert data.sizes == {"train": 36, "val": 6, "test": 18}
+    for split, count in data.sizes.items():
+        assert np.bincount(data.labels(split)).tolist() == [count // 3] * 3, "stratified"
+    paths = [data.files[s].path(i) for s, count in data.sizes.items() for i in range(count)]
+    assert len({*paths}) == 60
+    assert loaded(classes, split="0.6/0.1/0.3").identity == data.identity
+    assert loaded(classes, split="0.6/0.2/0.2").identity != data.identity
+
+
+@pytest.mark.parametrize(
+    "split", ["", "0.8", "0.8/0.2", "0.8/0.1/0.2", "1/0/0", "0/0.5/0.5", "a/b/c", "nan/0/1"]
+)
+def test_a_split_is_three_shares(folder: Path, split: str) -> None:
+    with pytest.raises(UserError, match=r"^split: .* add up to 1: 0.8/0.1/0.1$"):
+        loaded(folder / "train", split=split)
+
+
+def test_what_cannot_be_split(folder: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"^split: .* has a folder train/ already; leave out --split"
+    ):
+        loaded(folder, split="0.8/0.1/0.1")
+    with pytest.raises(UserError, match=r"^split: '0.999/0/0.001' leaves no .* of 60"):
+        loaded(folder / "train", split="0.999/0/0.001")
+    with pytest.raises(UserError, match=r"^split: it is for a folder of classes"):
+        load_data("digits", split="0.8/0.1/0.1")
+
+
+@pytest.mark.parametrize(
+    ("images", "size", "name"),
+    [
+        (999, 224, "small-data"),
+        (1_602, 32, "medium-data"),
+        (20_000, 224, "large-data"),
+        (10**6, 64, "large-data"),
+        (1_281_167, 224, "imagenet"),
+    ],
+)
+def test_the_recipe_follows_the_size_of_data_and_images(images: int, size: int, name: str) -> None:
+    assert recipe_for(images, size) == name
 
 
 # Files that do not decode
@@ -373,6 +449,10 @@ def difference(a: np.ndarray, b: np.ndarray) -> float:
         ("RGBA", "webp"),
         ("RGB", "bmp"),
         ("P", "bmp"),
+        ("RGB", "tiff"),
+        ("L", "tif"),
+        ("CMYK", "tiff"),
+        ("I;16", "tiff"),
     ],
 )
 def test_files_of_all_kinds(tmp_path: Path, mode: str, suffix: str, channels: int) -> None:
@@ -396,7 +476,7 @@ def test_files_of_all_kinds(tmp_path: Path, mode: str, suffix: str, channels: in
     expected = original.convert("L" if is_grey else "RGB").convert("RGB" if channels == 3 else "L")
     expected = expected.resize((30, 30), Image.Resampling.BILINEAR, whole(40, 30))
     loss = {"P": 20}.get(mode, 4)
-    assert difference(pixels, as_bytes(expected)) < loss
+    assert difference(pixels, as_array(expected)) < loss
 
 
 def test_a_palette_with_transparency(tmp_path: Path) -> None:
@@ -421,7 +501,7 @@ def test_shrinking_while_decoding_shows_the_same_picture(tmp_path: Path, factor:
         box = part(*image.size)
         expected = image.resize((32, 32), Image.Resampling.BILINEAR, box)
         shrunk = read_box(path, part, 32, 3)
-    assert difference(shrunk, as_bytes(expected)) < 2
+    assert difference(shrunk, as_array(expected)) < 2
 
 
 @pytest.mark.parametrize(("width", "height"), [(500, 375), (64, 64), (100, 333)])
@@ -436,7 +516,7 @@ def test_the_centre_is_that_of_evaluation(width: int, height: int, tmp_path: Pat
     left, upper = (resized.width - size) / 2, (resized.height - size) / 2
     cropped = resized.crop((round(left), round(upper), round(left) + size, round(upper) + size))
     assert (
-        difference(read_box(path, centre_box, size, 3), as_bytes(cropped)) < 3
+        difference(read_box(path, centre_box, size, 3), as_array(cropped)) < 3
     )  # Rounding is half a pixel.
 
 
@@ -518,3 +598,73 @@ def test_what_is_no_regular_file_is_broken(kind: str, tmp_path: Path) -> None:
         path.mkdir()
     with pytest.raises(BrokenImage, match=r"image.jpg: ValueError: not a regular file"):
         read_box(path, whole, 8, 3)
+
+
+# 16 bits, and other numbers of channels
+
+
+def deep_folder(root: Path, largest: int = 4095) -> Path:
+    rng = np.random.default_rng(0)
+    for number in range(20):
+        path = root / ("train", "val")[number % 5 == 0] / "ab"[number % 2] / f"{number}.tiff"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, largest + 1, (8, 8), dtype=np.uint16)).save(path)
+    return root
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_16_bits_keep_their_precision(tmp_path: Path, channels: int) -> None:
+    """Images of 12 bits would have 16 levels as bytes."""
+    data = loaded(deep_folder(tmp_path), size=7, channels=channels)
+    assert data.deep
+    x, _ = data.plain("train", range(data.sizes["train"]))
+    assert x.shape[1] == channels
+    assert len(x[:, 0].unique()) > 500
+    torch.testing.assert_close(x.mean((0, 2, 3)), torch.zeros(channels), atol=1e-4, rtol=0)
+    torch.testing.assert_close(x.std((0, 2, 3)), torch.ones(channels), atol=2e-3, rtol=0)
+    with Image.open(data.files["train"].path(0)) as file:
+        floats = Image.fromarray(np.asarray(file).astype(np.float32))
+    cut = floats.resize((7, 7), Image.Resampling.BILINEAR, centre_box(8, 8))
+    expected = (torch.from_numpy(np.asarray(cut) / 65535) - data.mean[0]) / data.std[0]
+    torch.testing.assert_close(x[0, 0], expected, atol=1e-2, rtol=0)
+    batch, _ = next(data.batches(seed=0, batch=4))
+    assert batch.dtype == torch.float32
+    assert batch.isfinite().all()
+
+
+def test_bytes_in_a_folder_of_16_bits(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    picture().save(path)
+    expected = read_box(path, whole, 20, 3).astype(int) * 257
+    assert np.abs(read_box(path, whole, 20, 3, deep=True) - expected).max() <= 257
+
+
+def test_four_channels(tmp_path: Path) -> None:
+    """The last one is a channel like the others, such as depth, and not transparency."""
+    rng = np.random.default_rng(0)
+    for number in range(20):
+        path = tmp_path / ("train", "val")[number % 5 == 0] / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (8, 8, 4), dtype=np.uint8), "RGBA").save(path)
+    data = loaded(tmp_path, size=7, channels=4)
+    assert data.shape == (4, 7, 7)
+    assert len(data.mean) == len(data.std) == 4
+    x, _ = data.plain("train", [0])
+    with Image.open(data.files["train"].path(0)) as file:
+        for band, channel, mean, std in zip(file.split(), x[0], data.mean, data.std):
+            cut = band.resize((7, 7), Image.Resampling.BILINEAR, centre_box(8, 8))
+            expected = (torch.from_numpy(np.asarray(cut) / 255).float() - mean) / std
+            torch.testing.assert_close(channel, expected)
+    assert next(data.batches(seed=0, batch=4))[0].shape == (4, 4, 7, 7)
+    picture().save(path := Path(data.files["train"].path(0)))
+    with pytest.raises(BrokenImage, match="its channels are R, G, B; 4 are needed"):
+        read_box(path, whole, 7, 4)
+    with pytest.raises(UserError, match=r"^channels: 5; files have 1 to 4; give data sets"):
+        loaded(tmp_path, channels=5)
+
+
+def test_files_of_floats_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.tiff"
+    Image.fromarray(np.zeros((4, 4), dtype=np.float32)).save(path)
+    with pytest.raises(BrokenImage, match="its pixels are floats; save it with 8 or 16 bits"):
+        read_box(path, whole, 4, 1)

@@ -166,3 +166,30 @@ def test_items_that_are_no_pairs() -> None:
 
     with pytest.raises(UserError, match=r"^data: NoLength has no len\(\)"):
         load_data((NoLength(), NoLength()))
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_other_numbers_of_channels(first: bool) -> None:
+    shape = (5, 8, 9) if first else (8, 9, 5)
+    images = np.random.default_rng(0).integers(0, 256, (6, *shape), dtype=np.uint8)
+    pairs = [(image, index % 2) for index, image in enumerate(images)]
+    data = load_data((pairs, pairs), channels=5, val=0)
+    assert data.shape == (5, 8, 9)
+    x, _ = data.plain("test", [1])
+    pixels = images[1] if first else images[1].transpose(2, 0, 1)
+    means, stds = (np.array(values)[:, None, None] for values in (data.mean, data.std))
+    np.testing.assert_allclose(x[0].numpy(), (pixels / 255 - means) / stds, atol=1e-5)
+    with pytest.raises(UserError, match=r"x 1 or 3 channels, .*option channels sets another"):
+        load_data((pairs, pairs))
+    with pytest.raises(UserError, match=r"x 4 channels"):
+        load_data((pairs, pairs), channels=4)
+
+
+def test_16_bits_become_floats() -> None:
+    images = np.random.default_rng(0).integers(0, 4096, (6, 8, 8), dtype=np.uint16)
+    for kind in (lambda image: image, Image.fromarray):
+        pairs = [(kind(image), index % 2) for index, image in enumerate(images)]
+        data = load_data((pairs, pairs), channels=1, val=0)
+        x, _ = data.plain("train", [2])
+        expected = (images[2] / 65535 - data.mean[0]) / data.std[0]
+        np.testing.assert_allclose(x[0, 0].numpy(), expected, atol=1e-4)

@@ -4,6 +4,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from joslim.errors import UserError
 from joslim.models import MODELS, resnet8
+from joslim.runs.driver import train
 from joslim.runs.setup import (
     blank_input,
     default_shape,
@@ -159,13 +161,13 @@ def test_shapes_that_are_too_large_are_refused(text: str) -> None:
 
 @pytest.mark.parametrize("name", ["resnet8", "mobilenet_v3_large"])
 def test_a_blank_network_has_the_same_knobs(name: str) -> None:
-    blank = make_net(load_blank(name, 10), (3, 4700, 4700))[0]
+    blank = make_net(load_blank(name, 10, 3), (3, 4700, 4700))[0]
     assert blank.example[0].is_meta
     assert blank.space == make_net(load_model(name, 10), (3, 32, 32))[0].space
 
 
 def test_a_network_of_ones_own_is_not_blank(own: Path) -> None:
-    assert not next(load_blank("own:tiny", 4).parameters()).is_meta
+    assert not next(load_blank("own:tiny", 4, 3).parameters()).is_meta
 
 
 def test_an_input_that_fits_no_memory() -> None:
@@ -269,7 +271,10 @@ def test_files_of_weights(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("w.pt", b"", "is not a .safetensors file; type safetensors.torch.save_file("),
+        ("w.bin", b"", "is not a .safetensors, .pth or .pt file; type torch.save(model.state"),
+        ("nowhere.pth", None, "cannot read"),
+        ("w.pth", b"", "cannot read"),
+        ("w.pth", b"x" * 100, "is broken, or asks to run code, which is refused; type torch.save("),
         ("nowhere.safetensors", None, "cannot read"),
         ("w.safetensors", b"", "cannot read"),
         ("w.safetensors", b"x" * 100, "cannot read"),
@@ -287,7 +292,38 @@ def test_files_that_hold_no_weights(
     assert str(caught.value).startswith("init: ")
 
 
+def test_files_of_torch(tmp_path: Path) -> None:
+    """The weights alone, or inside a checkpoint, as programs save them."""
+    weights, file = trained(), tmp_path / "w.pth"
+    for saved in (weights, {"epoch": 3, "state_dict": weights}, {"model": weights}):
+        torch.save(saved, file)
+        read = read_weights(file)
+        assert read.keys() == weights.keys()
+        assert all(torch.equal(read[name], tensor) for name, tensor in weights.items())
+    torch.save([1, 2], file)
+    with pytest.raises(UserError, match=r"^init: .*w.pth' holds list; a state dict is needed"):
+        read_weights(file)
+
+
+def test_a_file_of_torch_runs_nothing(tmp_path: Path) -> None:
+    class Hostile:
+        def __reduce__(self) -> Any:
+            return (Path.touch, (tmp_path / "touched",))
+
+    torch.save({"conv1.weight": Hostile()}, tmp_path / "w.pth")
+    with pytest.raises(UserError, match=r"^init: .* asks to run code, which is refused") as caught:
+        read_weights(tmp_path / "w.pth")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "touched").exists()
+
+
 def test_a_folder_holds_no_weights(tmp_path: Path) -> None:
     (tmp_path / "w.safetensors").mkdir()
     with pytest.raises(UserError, match="init: cannot read"):
         read_weights(tmp_path / "w.safetensors")
+
+
+def test_a_function_is_no_network(tmp_path: Path) -> None:
+    """Also with weights, which are loaded into a network before it is made slimmable."""
+    with pytest.raises(UserError, match=r"^model: function given; give an nn.Module, or 'package"):
+        train(resnet8, "digits", init=trained(), steps=2, out=tmp_path / "run")

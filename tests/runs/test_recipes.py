@@ -8,15 +8,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from joslim.data import DATASETS, Options
 from joslim.errors import UserError
 from joslim.models import MODELS
 from joslim.runs.config import FIELDS, Config, config_of
 from joslim.runs.driver import train
-from joslim.runs.recipes import PAPER, RECIPES, check_data, settings_of
+from joslim.runs.recipes import PAPER, RECIPES, check_data, rate_for, settings_of
 from joslim.runs.run import load
-from joslim.runs.setup import load_images
+from joslim.runs.setup import load_images, set_up, summary
 
 KEYS = {
     "epochs",
@@ -112,8 +113,41 @@ def test_what_is_given_wins(name: str, data: st.DataObject) -> None:
     chosen = data.draw(st.sets(st.sampled_from(sorted(choices))))
     values = {key: data.draw(choices[key], label=key) for key in sorted(chosen)}
     found = asdict(config_of({"recipe": name, **values}))
-    expected = {**RECIPES[name], **values}
+    batch = values.get("batch", RECIPES[name]["batch"])
+    expected = {**RECIPES[name], "lr": rate_for(name, batch), **values}
     assert {key: found[key] for key in expected} == expected
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_rate_follows_the_batch(name: str) -> None:
+    batch, rate = RECIPES[name]["batch"], RECIPES[name]["lr"]
+    assert settings_of(name, {"batch": 3 * batch})["lr"] == pytest.approx(3 * rate)
+    assert settings_of(name, {"batch": batch})["lr"] == settings_of(name, {})["lr"] == rate
+    assert "lr" not in settings_of(name, {"batch": 3 * batch, "lr": 0.7})
+
+
+def test_recipes_of_folders_have_the_rate_of_cifar_for_an_image() -> None:
+    cifar = RECIPES["cifar"]["lr"] / RECIPES["cifar"]["batch"]
+    for name in ("small-data", "medium-data", "large-data"):
+        assert RECIPES[name]["lr"] / RECIPES[name]["batch"] == pytest.approx(cifar)
+
+
+def test_a_small_folder_is_not_trained_as_imagenet(tmp_path: Path) -> None:
+    for number in range(40):
+        place = tmp_path / ("train", "val")[number % 5 == 0] / "ab"[number % 2]
+        place.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8)).save(place / f"{number}.png")
+    options = {"data": f"folder:{tmp_path}", "size": 8, "steps": 2}
+    job = set_up(config_of(options))
+    assert (job.config.recipe, job.config.batch) == ("small-data", 29), "cut to the images"
+    assert job.config.lr == pytest.approx(0.025 * 29 / 32)
+    data, recipe, training = summary(job)
+    assert "test (val/, since there is no test/)" in data
+    assert recipe == "recipe: small-data (for 29 training images of 8 pixels)"
+    assert "(it follows the batch: 0.025 for 32)" in training
+    by_name = set_up(config_of({**options, "recipe": "imagenet", "batch": 8}))
+    assert (by_name.config.lr, by_name.config.label_smoothing) == (0.5 / 128, 0.1)
+    assert summary(by_name)[1] == "recipe: imagenet"
 
 
 @pytest.mark.parametrize("length", [{"steps": 60}, {"epochs": 2.0}])

@@ -4,17 +4,20 @@ import json
 import os
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import joslim
+from joslim.deploy.int8 import data_of
 from joslim.errors import Stopped, UserError
 from joslim.runs.driver import Progress, train
 from joslim.runs.folder import FORMAT
-from joslim.runs.run import Run
+from joslim.runs.run import Run, load
 from joslim.training.slimming import default_every
 
 from .test_driver import assert_same_run, metrics_of
@@ -172,3 +175,55 @@ def test_a_broken_configuration_is_not_gone_on_with(
     with pytest.raises(UserError) as caught:
         train(out=tmp_path, resume=True, **tiny)
     assert len(str(caught.value).splitlines()) == 1
+
+
+# Data that were moved
+
+
+@pytest.fixture
+def pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder images/ in the current folder, whose images have four channels."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    for number in range(40):
+        place = Path("images", "ab"[number % 2])
+        place.mkdir(parents=True, exist_ok=True)
+        pixels = rng.integers(0, 256, (8, 8, 4), dtype=np.uint8)
+        Image.fromarray(pixels, "RGBA").save(place / f"{number}.png")
+    return tmp_path
+
+
+def test_a_run_finds_its_data_from_elsewhere(
+    pictures: Path, monkeypatch: pytest.MonkeyPatch, joslim: Callable[..., Any]
+) -> None:
+    """Also where the folder is split, and where the images have four channels."""
+    options = "--size 8 --channels 4 --split 0.6/0.2/0.2 --steps 2 --batch 8 --front-images 8"
+    result = joslim("train", "--data", "folder:images", *options.split(), "--out", "run")
+    assert result.returncode == 0, result.stderr
+    assert "24 training, 8 validation, 8 test (split 0.6/0.2/0.2) images" in result.stderr
+    Path("elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    assert joslim("resume", "../run", "--until", "4").returncode == 0
+    facts = json.loads(Path("../run/config.json").read_text())
+    assert facts["config"]["data"] == "folder:images"
+    assert facts["data"]["path"] == str(pictures / "images")
+    run = load("../run")
+    assert run.net.conv1.weight.shape[1] == 4
+    assert data_of(run) is not None
+    (pictures / "images").rename(pictures / "moved")
+    result = joslim("resume", "../run", "--until", "6")
+    assert result.returncode == 2
+    assert "data: there is no folder" in result.stderr
+    assert data_of(run) is None
+    moved = data_of(run, "folder:../moved")
+    assert moved is not None
+    assert moved.shape == (4, 8, 8)
+    assert joslim("resume", "../run", "--data", "folder:../moved", "--until", "6").returncode == 0
+    next((pictures / "moved" / "a").iterdir()).unlink()
+    result = joslim("resume", "../run", "--data", "folder:../moved", "--until", "8")
+    assert result.returncode == 2
+    assert "is not what the run was trained on" in result.stderr
+    with pytest.raises(UserError, match=r"^data: 'folder:../moved' is not what the run was"):
+        data_of(run, "folder:../moved")
+    result = joslim("export", "../run", "--data", "folder:../moved", "-o", "x.onnx")
+    assert "data: it is for the images of --int8" in result.stderr

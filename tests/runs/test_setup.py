@@ -28,7 +28,7 @@ def job_of(**options: Any) -> Trainer:
 def test_what_the_configuration_leaves_open_is_filled_in() -> None:
     job = job_of(steps=10_000)
     assert job.config.every == job.slimming.every == 14, "1,000 children in 7,000 steps"
-    assert (job.config.lr, job.config.momentum, job.config.schedule) == (0.1, 0.9, "cosine")
+    assert (job.config.lr, job.config.momentum, job.config.schedule) == (0.0125, 0.9, "cosine")
     assert (job.config.log_every, job.config.save_every) == (10, 500)
     assert (job.config.steps, job.total_steps) == (10_000, 10_000)
     assert not job.slimming.finished
@@ -60,6 +60,7 @@ CAN_BE_OFF = {
     "data_root": "the cache of the user",
     "size": "images keep their size",
     "crop_scale": "for data in folders",
+    "split": "for a folder of classes",
     "epochs": "the length is in steps",
     "clip": "gradients are not clipped",
     "amp": "full precision",
@@ -89,8 +90,8 @@ def test_a_run_records_a_value_for_every_setting_that_is_not_off(
     run = train(out=tmp_path / "run", **few)
     config = json.loads((tmp_path / "run" / "config.json").read_text())["config"]
     nothing = {name for name, value in config.items() if value is None}
-    always = {"init", "device_file", "data_root", "size", "crop_scale", "epochs", "clip", "amp"}
-    assert nothing - {"threads"} == always | off
+    always = {"init", "device_file", "data_root", "size", "crop_scale", "split", "epochs", "clip"}
+    assert nothing - {"threads"} == always | off | {"amp"}
     assert nothing <= CAN_BE_OFF.keys()
     assert set_up(run.config).config == Resolved(**config), "it repeats the run"
 
