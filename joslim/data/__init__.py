@@ -48,7 +48,7 @@ def load_data(
             `Data`, which is returned as it is.
         root: Folder of the official files, which are downloaded if they are missing; by default the
             environment variable JOSLIM_DATA, else a cache.
-        size: Side of the images in pixels; by default their own, and 224 for a folder.
+        size: Side of the images in pixels; by default their own; for a folder at most 224.
         channels: Number of channels: 1 (grey), 3 (colour), or as many as the images have.
         val: Share or number of the training images that are kept for validation, if the data have
             no validation images. They do not depend on the seed, so that seeds can be compared.

@@ -48,7 +48,8 @@ from joslim.errors import RunFailed, UserError, reason
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 LAYOUT = "train/CLASS/*.jpg and val/CLASS/*.jpg are needed"
-DEFAULT_SIZE = 224
+# The default size is that of the images, and at most this.
+LARGEST_DEFAULT_SIZE = 224
 # PIL's modes of images with 1 to 4 channels.
 MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 
@@ -108,13 +109,13 @@ class FolderData(Data):
         self.folder, self.name = folder, f"folder:{folder}"
         self.device = torch.device(options.device)
         self.workers = options.workers
-        size = options.size or DEFAULT_SIZE
         if options.channels not in MODES:
             raise UserError(
                 f"channels: {options.channels}; files have 1 to 4; give data sets from Python"
             )
-        self.shape = (options.channels, size, size)
         self.classes, self.files, self.sources = _list_splits(folder, options)
+        size = options.size or _usual_size(self.files["train"])
+        self.shape = (options.channels, size, size)
         self.sizes = {split: len(files) for split, files in self.files.items()}
         self.recipe = recipe_for(self.sizes["train"], size)
         self.deep = _has_16_bits(self.files["train"].path(0))
@@ -457,6 +458,18 @@ def _has_16_bits(path: str) -> bool:
             return image.mode.startswith("I")
     except Exception:  # it is replaced by another of its class, or named, when it is decoded
         return False
+
+
+def _usual_size(files: ImageFiles) -> int:
+    """Return the median short side of some images, so that small ones are not blown up."""
+    sides = []
+    for index in np.linspace(0, len(files) - 1, min(len(files), 64)).astype(np.int64):
+        try:
+            with Image.open(files.path(index)) as image:
+                sides.append(min(image.size))
+        except Exception:  # as above
+            continue
+    return min(LARGEST_DEFAULT_SIZE, int(np.median(sides))) if sides else LARGEST_DEFAULT_SIZE
 
 
 def read_box(

@@ -52,7 +52,18 @@ def test_what_it_finds(folder: Path) -> None:
     assert data.recipe == "small-data"
     assert data.mean == (0.485, 0.456, 0.406)
     assert np.bincount(data.labels("test")).tolist() == [7, 7, 6]
-    assert load_data(f"folder:{folder}").shape == (3, 224, 224)
+
+
+@pytest.mark.parametrize(("side", "size"), [(24, 24), (300, 224)])
+def test_images_have_their_own_size_up_to_224_pixels(tmp_path: Path, side: int, size: int) -> None:
+    for split in ("train", "val"):
+        for name in ("cat", "dog"):
+            (tmp_path / split / name).mkdir(parents=True)
+            for number in range(3):
+                image = Image.new("RGB", (side + 10 * number, side))
+                image.save(tmp_path / split / name / f"{number}.png")
+    (tmp_path / "train" / "cat" / "0.png").write_bytes(b"broken")
+    assert load_data(f"folder:{tmp_path}").shape == (3, size, size)
 
 
 def test_other_files_are_passed_over(folder: Path) -> None:
