@@ -35,7 +35,13 @@ Out = Annotated[
     typer.Option("--out", help="Run folder to write.", parser=read_folder, metavar="FOLDER"),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run in the folder.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Continue the run that is in the folder.")]
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume",
+        help="Continue the run in the folder, which was begun with these options, or begin it.",
+    ),
+]
 ConfigFile = Annotated[
     Path | None,
     typer.Option("--config", help="A .toml or .json file with these options as keys."),

@@ -124,7 +124,7 @@ def _check_same_training(trainer: Trainer, folder: RunFolder, until: int | None)
         has = "none" if there is None else shown(there)
         raise UserError(
             f"{key}: {given} given, the run in {str(folder.path)!r} has {has}; "
-            "a resumed run cannot change it"
+            "a resumed run cannot change it; type joslim resume RUN, which takes its settings"
         )
     if (there := json_value(facts, "cost", CONFIG)) != (mine := trainer.slimming.cost.name):
         raise UserError(f"cost: {mine!r} given, the run has {shown(there)}; give it again")
