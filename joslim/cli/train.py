@@ -208,7 +208,9 @@ def show_estimate(values: dict[str, Any], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
         return
+    steps, rounds = (3600 * facts.pop(f"hours_of_{part}") for part in ("steps", "rounds"))
+    memory = format_size("memory", facts.pop("memory_bytes"))
     for name, value in facts.items():
         typer.echo(f"{name.replace('_', ' '):<16} {value}")
-    hours = facts["hours_of_steps"] + facts["hours_of_rounds"]
-    typer.echo(f"about {duration(3600 * hours)}, {format_size('memory', facts['memory_bytes'])}")
+    parts = f"steps {duration(steps)}, rounds of the search {duration(rounds)}"
+    typer.echo(f"about {duration(steps + rounds)} ({parts}; judging follows), {memory}")

@@ -54,13 +54,19 @@ from joslim.training.slimming import timed
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress after a step, or while children are judged (`phase` "front")."""
+    """The progress after a step, or while children are judged (`phase` "front").
+
+    smallest_loss: None in steps that did not train the smallest network. alone_until: The step up
+    to which the full network trains alone.
+    """
 
     phase: str
     done: int
     total: int
     loss: float | None = None
     others_loss: float | None = None
+    smallest_loss: float | None = None
+    alone_until: int = 0
     children: int = 0
     round: int = 0
 
@@ -238,6 +244,8 @@ def train_steps(trainer: Trainer, writer: RunWriter, watch: Watcher, stop: Stop)
                 trainer.total_steps,
                 losses[0].item(),
                 losses[1:].mean().item() if len(losses) > 1 else None,
+                slimming.smallest_loss,
+                slimming.alone_until,
                 len(slimming.history),
                 -(-slimming.steps // slimming.every),
             )

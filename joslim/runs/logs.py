@@ -87,12 +87,10 @@ class MetricsLog:
         slimming, every = self.trainer.slimming, self.trainer.config.log_every
         if slimming.steps % every and slimming.steps != self.trainer.total_steps:
             return
-        losses = dict(zip(slimming.widths, slimming.losses.tolist()))
         line = {
             "step": slimming.steps,
             "loss": slimming.losses[0].item(),
-            # None if the smallest child was not trained in this step.
-            "smallest_loss": losses.get(slimming.space.smallest),
+            "smallest_loss": slimming.smallest_loss,
             "losses": slimming.losses.tolist(),
             "costs": [finite(slimming.cost(child)) for child in slimming.widths],
             "lr": self.trainer.optimizer.param_groups[0]["lr"],

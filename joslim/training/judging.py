@@ -7,7 +7,7 @@ measures the best of them on many images, each with BatchNorm statistics of its 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -64,7 +64,12 @@ def judge(
     The statistics of the front's children stay in `net.statistics`. Validation and test errors are
     measured for the children of the front only.
     """
-    losses = _measure(net, history, finalists, criterion, batches, progress)
+    # The parts of the work: children to measure, then batches on which errors are measured.
+    parts = len(finalists) + sum(_number_of(data) for data in (val, test))
+    done = len(finalists)
+    losses = _measure(
+        net, history, finalists, criterion, batches, lambda done, _: progress(done, parts)
+    )
     history.record(losses, step)
     if not any(math.isfinite(loss) for loss in losses.values()):
         raise RunFailed(f"none of {len(history)} children has a finite loss: no front")
@@ -81,10 +86,17 @@ def judge(
     def errors_on(data: Iterable[Any] | None) -> Sequence[tuple[float | None, int | None]]:
         if data is None:
             return [(None, None)] * len(children)
-        watched = _watched(data, lambda: progress(len(finalists), len(finalists)))
-        return gathered(errors(net, shared_out(children), watched, metric))
+        return gathered(errors(net, shared_out(children), watched(data), metric))
+
+    def watched(data: Iterable[Any]) -> Iterator[Any]:
+        nonlocal done
+        for batch in data:
+            progress(min(done, parts), parts)
+            yield batch
+            done += 1
 
     on_val, on_test = errors_on(val), errors_on(test)
+    progress(parts, parts)
     cost = history.cost
     counted = [make_cost(name, net) for name in COSTS if name != "latency"]
     points = [
@@ -123,7 +135,6 @@ def _measure(
             net._switch(widths)
             loss = mean_loss(net, batches, criterion)
         measured.append((widths.counts, loss, net.statistics[widths]))
-    progress(len(finalists), len(finalists))
     device = next(net.parameters()).device
     losses = []
     for counts, loss, statistics in gathered(measured):
@@ -134,7 +145,6 @@ def _measure(
     return dict(zip(finalists, losses))
 
 
-def _watched(batches: Iterable[Any], at_each: Callable[[], None]) -> Iterator[Any]:
-    for batch in batches:
-        at_each()
-        yield batch
+def _number_of(batches: Iterable[Any] | None) -> int:
+    """Number of batches; 0 if it is not known."""
+    return len(batches) if isinstance(batches, Sized) else 0

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -84,7 +85,7 @@ def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_run_for_people(joslim: Program, small: list[str], finished: Run) -> None:
     result = joslim(*small, "--out", "a")
-    assert (result.returncode, result.stderr) == (0, "")
+    assert result.returncode == 0
     assert "train loss" in result.stdout
     assert "run folder: a (picture: a/front.png)" in result.stdout
     ours, theirs = Path("a/front.json"), finished.folder.file("front.json")
@@ -311,9 +312,9 @@ def test_what_is_no_run_is_left_alone(small: list[str], refused: Program) -> Non
 def test_a_failed_run_is_exit_code_one(small: list[str], joslim: Program) -> None:
     result = joslim(*small, "--out", "a", "--lr", "1e20", "--save-every", "1", "--json")
     assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr.startswith("joslim: the loss is nan at step 1, at widths conv1=16")
-    assert result.stderr.count("\n") == 1
-    assert "the last checkpoint is 'a/checkpoint'" in result.stderr
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("joslim: the loss is nan at step 1, at widths conv1=16")
+    assert "the last checkpoint is 'a/checkpoint'" in last
 
 
 # Dry runs
@@ -323,8 +324,11 @@ def test_a_dry_run_writes_nothing(joslim: Program) -> None:
     options = ["train", *flags(steps=100, every=10, batch=8, threads=1), "--dry-run", "--out", "a"]
     result = joslim(*options)
     assert (result.returncode, result.stderr) == (0, "")
-    for words in ("rounds           7", "hours of steps", "memory bytes", "seconds a step"):
-        assert words in result.stdout
+    assert "rounds           7" in result.stdout
+    assert "hours" not in result.stdout
+    assert "bytes" not in result.stdout
+    last = r"about \d+ s \(steps \d+ s, rounds of the search \d+ s; judging follows\), [\d.]+ [MG]B"
+    assert re.fullmatch(last, result.stdout.splitlines()[-1])
     facts = json.loads(joslim(*options, "--json").stdout)
     assert (facts["rounds"], facts["children"]) == (7, 14)
     assert os.listdir(".") == []
@@ -455,7 +459,8 @@ def test_a_stopped_run_goes_on_to_the_same_end(
     process.send_signal(number)
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (code, "")
-    assert err.count("\n") == (0 if number == signal.SIGKILL else 1)
+    lines = [line for line in err.splitlines() if not line.startswith("step ")]
+    assert len(lines) == (0 if number == signal.SIGKILL else 1)
     assert ("joslim resume a" in err) == (number != signal.SIGKILL)
     assert not Path("a/front.json").exists()
     stored = json.loads(Path("a/checkpoint/checkpoint.json").read_text())["step"]
