@@ -44,7 +44,7 @@ Visit = tuple[int, float, float, bool]  # step, cost, training loss, whether it 
 
 
 class NothingYet(UserError):
-    """A run whose first child has not been scored yet."""
+    """A run whose first step has not been logged yet."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,14 @@ class Record:
         return lows[0] if lows else None
 
     @property
+    def alone_until(self) -> int:
+        """The step up to which the full network trains alone; 0 if it is not known."""
+        share = finite_number(self.config, "full_first")
+        if self.config.get("method") == "single" or share is None or not 0 <= share <= 1:
+            return 0
+        return round(share * (self.status.total or 0))
+
+    @property
     def seconds(self) -> float | None:
         """Wall time, all parts together if the run was resumed."""
         return seconds_of(self.path)
@@ -166,7 +174,7 @@ class Record:
 def read_record(
     path: str | Path, front: Front | None = None, device_file: str | Path | None = None
 ) -> Record:
-    """Read the record of a run; `NothingYet` is raised before its first child has been scored.
+    """Read the record of a run; `NothingYet` is raised before its first step has been logged.
 
     front: a front in place of that in the folder, such as one with the latencies of `device_file`.
     """
@@ -180,11 +188,11 @@ def read_record(
         front = Front.read(folder)
     name = folder.resolve().name or str(path)
     record = Record(folder, name, facts, config, status, front, device_file)
-    if front is None and not record.provisional_front:
+    if front is None and not record.provisional_front and "full" not in record.curves:
         waiting = f"is still training ({status.place}); wait"
         state = waiting if status.state == TRAINING else status.how_to_resume(folder)
         raise NothingYet(
-            f"run: {str(folder)!r} has nothing to show yet, no child was scored: it {state}"
+            f"run: {str(folder)!r} has nothing to show yet, no step was logged: it {state}"
         )
     return record
 

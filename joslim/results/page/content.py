@@ -84,7 +84,7 @@ def embedded(data: Any) -> str:
 def content_of(records: Sequence[Record], refresh: int | None = None) -> Json:
     """The data that the page embeds. refresh: seconds after which it is read again."""
     runs = [run_json(record) for record in records]
-    keys = dict.fromkeys(key for run in runs for key in run["front"]["costs"])
+    keys = dict.fromkeys(key for run in runs if run["front"] for key in run["front"]["costs"])
     flags = {info.key: info.flag for info in COSTS.values()}  # other costs have none
     return {
         "runs": runs,
@@ -105,13 +105,14 @@ def content_of(records: Sequence[Record], refresh: int | None = None) -> Json:
 
 def run_json(record: Record) -> Json:
     """Everything that the page shows of one run."""
-    config, history = {**record.config, "low": record.low}, record.history
+    front, history = _front_json(record), record.history
+    config = {**record.config, "low": record.low} if front else record.config
     return {
         "name": record.name,
         "export": export_command(record),
         **{name: cell_text(config.get(name)) for name in ("model", "data", "method", "seed")},
-        "status": asdict(record.status),
-        "front": _front_json(record),
+        "status": {**asdict(record.status), "alone_until": record.alone_until},
+        "front": front,
         "visits": record.visits,
         "growth": [
             {
@@ -146,8 +147,11 @@ def export_command(record: Record) -> Json:
     return {"before": before, "after": after, "path": place, "unnamed": unnamed}
 
 
-def _front_json(record: Record) -> Json:
-    """The judged front; while the run trains, the children that are best by the losses so far."""
+def _front_json(record: Record) -> Json | None:
+    """The judged front; while the run trains, the children that are best by the losses so far.
+
+    None before the first child has been scored.
+    """
     front, history = record.front, record.history
     if front is not None:
         costs, span = list(front.costs), list(front.span)
@@ -162,8 +166,9 @@ def _front_json(record: Record) -> Json:
             }
             for rank, point in zip(front.ranks(), front)
         ]
+    elif history is None or not record.provisional_front:
+        return None
     else:
-        assert history is not None  # `read_record` refuses a run without any scored child
         finite = [cost for cost in history.costs if math.isfinite(cost)]
         costs, span, known = [history.key], [min(finite), max(finite)], []
         children = [

@@ -39,6 +39,7 @@ OFFLINE = (
     "--disable-component-update",
     "--disable-dev-shm-usage",
 )
+CARDS = ("front-card", "pick-card", "loss-card", "time-card")
 MakeRun = Callable[..., Path]
 # Whatever a name may try, it says so in the console or in a variable.
 HOSTILE = (
@@ -403,6 +404,29 @@ def test_nothing_reads_none_or_null(browser: Any, make_run: MakeRun, tmp_path: P
     body = browser.find_element("tag name", "main").text
     assert "searcher default" in body
     assert not re.search(r"\b(None|null|undefined|NaN)\b", body)
+
+
+def test_before_the_first_child_the_losses_of_the_full_network_are_shown(
+    browser: Any, make_run: MakeRun, tmp_path: Path
+) -> None:
+    folder = make_run(tmp_path / "young", full_first=0.3)
+    (folder / "front.json").unlink()
+    (folder / "history.jsonl").unlink()
+    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)[:10]
+    (folder / "metrics.jsonl").write_text("".join(lines))
+    opened(browser, report(folder))
+    words = (
+        "stopped at step 20 of 120; joslim resume goes on with it. Children are not trained yet: "
+    )
+    assert texts(browser, "training") == [f"{words}the full network trains alone until step 36."]
+    shown = {name: browser.find_element("id", name).is_displayed() for name in CARDS}
+    assert shown == {"front-card": False, "pick-card": False, "loss-card": True, "time-card": True}
+    assert "training loss0.1250full network, step 20" in texts(browser, "figures")[0]
+    opened(browser, report([make_run(tmp_path / "done"), folder], tmp_path / "both.html"))
+    for run, visible in (("1", False), ("0", True)):
+        chosen = "const s = document.getElementById('run'); s.value = arguments[0];"
+        browser.execute_script(f"{chosen} s.dispatchEvent(new Event('change'))", run)
+        assert browser.find_element("id", "front-card").is_displayed() == visible
 
 
 def test_a_page_that_reads_itself_again_keeps_the_place(
