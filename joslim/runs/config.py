@@ -109,8 +109,15 @@ class Optimizer(Settings):
         None, "Number of passes over the training data.", above=0, most=10**6
     )
     batch: int | None = setting(None, "Images in a batch, over all processes.", least=1)
+    optimizer: str = setting(
+        "sgd",
+        "Optimizer: sgd, or adamw, by default with rate 0.002 and weight decay 0.05.",
+        names=keys_of("joslim.training.optimizers", "OPTIMIZERS"),
+    )
     lr: float | None = setting(None, "Highest learning rate.", above=0, most=1e30)
-    momentum: float | None = setting(None, "Nesterov momentum of SGD.", least=0, most=0.9999)
+    momentum: float | None = setting(
+        None, "Nesterov momentum of SGD, or the first beta of AdamW.", least=0, most=0.9999
+    )
     weight_decay: float | None = setting(
         None, "Weight decay, applied to all parameters.", least=0, most=1e30
     )

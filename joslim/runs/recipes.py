@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from joslim.errors import UserError
+from joslim.training.optimizers import OPTIMIZERS
 
 # From the appendix of the paper; `digits` is ours, for a demonstration of a few minutes.
 RECIPES: dict[str, dict[str, Any]] = {
@@ -83,13 +84,18 @@ for _name, _model, _settings in (
 def settings_of(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of the recipe that are not given.
 
-    If steps or epochs are given, the length differs from the recipe's, and so does K.
+    If steps or epochs are given, the length differs from the recipe's, and so does K. An optimizer
+    other than SGD has its own rate and weight decay.
     """
     recipe = {key: value for key, value in RECIPES[name].items() if key not in given}
     if given.get("steps") is not None:
         recipe.pop("epochs", None)
     if given.get("steps") is not None or given.get("epochs") is not None:
         recipe.pop("every", None)
+    optimizer = given.get("optimizer")
+    if isinstance(optimizer, str) and optimizer in OPTIMIZERS:
+        own = OPTIMIZERS[optimizer].defaults
+        recipe |= {key: value for key, value in own.items() if key not in given}
     return recipe
 
 

@@ -38,6 +38,7 @@ from joslim.training.evaluate import evaluating, moved
 from joslim.training.methods import choose_searcher
 from joslim.training.methods import method as find_method
 from joslim.training.methods import preset as find_preset
+from joslim.training.optimizers import OPTIMIZERS
 from joslim.training.schedule import Schedule
 from joslim.training.settings import Sandwich
 from joslim.training.slimming import Slimming, default_every, steps_alone
@@ -142,13 +143,15 @@ class Trainer:
         self.scaler.load_state_dict(state["scaler"])
         # With the momentum of another network the first step would fail.
         for parameter, kept in self.optimizer.state.items():
-            momentum = kept.get("momentum_buffer")
-            if momentum is None:
-                continue
-            if not isinstance(momentum, Tensor) or momentum.shape != parameter.shape:
-                raise UserError("optimizer: its momentum is not of this network")
-            # In the memory layout of the parameter, whatever the file has.
-            kept["momentum_buffer"] = torch.empty_like(parameter).copy_(momentum)
+            for name in OPTIMIZERS[self.config.optimizer].keeps:
+                value = kept.get(name)
+                if name == "momentum_buffer" and value is None:  # SGD makes it when it needs it
+                    continue
+                like = torch.tensor(0.0) if name == "step" else parameter
+                if not isinstance(value, Tensor) or value.shape != like.shape:
+                    raise UserError(f"optimizer: its {name} is not of this network")
+                # In the memory layout of the parameter, whatever the file has.
+                kept[name] = torch.empty_like(like).copy_(value)
 
 
 def set_up(
@@ -188,12 +191,8 @@ def set_up(
         data=images,
         net=net,
         slimming=_make_slimming(settings, net, images, cost_of(settings, cost, net)),
-        optimizer=torch.optim.SGD(
-            net.parameters(),
-            lr=settings.lr,
-            momentum=settings.momentum,
-            nesterov=settings.momentum > 0,
-            weight_decay=settings.weight_decay,
+        optimizer=OPTIMIZERS[settings.optimizer].make(
+            net.parameters(), settings.lr, settings.momentum, settings.weight_decay
         ),
         criterion=nn.CrossEntropyLoss(label_smoothing=settings.label_smoothing),
         schedule=Schedule(settings.schedule, settings.warmup, settings.lr),
