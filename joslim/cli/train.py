@@ -180,6 +180,7 @@ def run_training(values: dict[str, Any], as_json: bool, **where: Any) -> None:
     """Train, show the progress, and print the front."""
     from joslim.cli.front import described, show
     from joslim.cli.progress import speaks, watching
+    from joslim.results.record import read_record
     from joslim.runs.config import config_of
     from joslim.runs.driver import run_training as run
 
@@ -193,6 +194,9 @@ def run_training(values: dict[str, Any], as_json: bool, **where: Any) -> None:
         typer.echo(json.dumps({"run": str(finished.path), **described(finished.front)}, indent=2))
         return
     show(finished.front)
+    if validation := read_record(finished.path).validation:
+        where = f"of the weights of step {validation.best:,}, whose validation error is least"
+        typer.echo(f"the front is {where}")
     typer.echo(f"run folder: {finished.path} (picture: {finished.path / 'front.png'})")
     typer.echo(f"page: {finished.path / 'report.html'} (open it in a browser)")
 

@@ -21,6 +21,7 @@ from joslim.results.run_files import (
     HISTORY,
     METRICS,
     TRAINING,
+    VALIDATION,
     RunStatus,
     facts_of_run,
     finite_number,
@@ -161,6 +162,11 @@ class Record:
     def curves(self) -> dict[str, list[float | None]]:
         """Losses over the steps by the role of the child; see `curves_of`."""
         return curves_of(self._metrics)
+
+    @property
+    def validation(self) -> Validation | None:
+        """Validation errors over the steps, if they were measured (--val-every)."""
+        return validation_of(self._metrics)
 
     @property
     def times(self) -> Times | None:
@@ -341,6 +347,33 @@ def curves_of(metrics: Sequence[Line]) -> dict[str, list[float | None]]:
         "smallest": [_mean(finite_number(x, "smallest_loss") for x in chunk) for chunk in chunks],
     }
     return {name: values for name, values in curves.items() if any(x is not None for x in values)}
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Validation errors in percent over the steps: of the full network, and of the smallest.
+
+    best: The step with the least mean of both, and the last of equal ones; the front is that of its
+    weights. smallest: empty if a single child was trained.
+    """
+
+    steps: list[int]
+    full: list[float]
+    smallest: list[float]
+    best: int
+
+
+def validation_of(metrics: Sequence[Line]) -> Validation | None:
+    found: dict[int, list[float]] = {}
+    for line in metrics:
+        if line.get("phase") == VALIDATION:
+            errors = json_rows(line, "val_errors", METRICS, 2, 1)
+            found[_step_of(line)] = [json_number(error, METRICS, 100.0) for error in errors]
+    if not found or len({len(errors) for errors in found.values()}) > 1:
+        return None
+    best = min(found, key=lambda step: (sum(found[step]), -step))
+    full, *smallest = map(list, zip(*found.values()))
+    return Validation([*found], full, smallest[0] if smallest else [], best)
 
 
 def _sampled(line: Line) -> list[float | None]:

@@ -142,6 +142,13 @@ class Evaluation(Settings):
     score_images: int | None = setting(
         None, "Number of images that score the children of a round. By default a batch.", least=2
     )
+    val_every: int | None = setting(
+        None,
+        "Steps between two measurements of the validation error of the full and the smallest "
+        "network. The front is then that of the step with the least mean of both. By default only "
+        "the end is measured.",
+        least=1,
+    )
     front_images: int = setting(2048, "Number of training images that judge the front.", least=2)
 
 

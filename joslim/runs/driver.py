@@ -251,9 +251,11 @@ def train_steps(trainer: Trainer, writer: RunWriter, watch: Watcher, stop: Stop)
             )
         )
         writer.log_step()
+        at_end = slimming.steps == trainer.total_steps
+        if (often := trainer.config.val_every) and (at_end or slimming.steps % often == 0):
+            writer.log_validation(trainer.validate())
         # All processes stop after the same step.
         stop.asked = any_asked(stop.asked, trainer.device)
-        at_end = slimming.steps == trainer.total_steps
         if at_end or stop.asked or slimming.steps % trainer.config.save_every == 0:
             on_first(writer.save)
         stop.raise_if_asked(trainer, writer.folder)
@@ -282,6 +284,10 @@ class RunWriter:
         self.log_visits()
         if self.metrics is not None:
             self.metrics.update()
+
+    def log_validation(self, errors: list[float]) -> None:
+        if self.metrics is not None:
+            self.metrics.validated(errors)
 
     def log_visits(self) -> None:
         if self.visits is not None:

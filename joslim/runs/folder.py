@@ -24,6 +24,7 @@ from joslim.results.run_files import (
     HISTORY,
     LATENCY,
     METRICS,
+    VALIDATION,
     lock,
     read_lines,
     read_object,
@@ -139,14 +140,16 @@ class RunFolder:
     def lines_until(self, name: str, step: int) -> list[dict[str, Any]]:
         """Read the lines up to this step; a resumed run logs the others again.
 
-        It also logs the last line of a finished run again, which has a phase.
+        It also logs the last line of a finished run again, that of the phase "front".
         """
         file = self.path / name
         lines = read_lines(file) if file.exists() else []
         return [
             line
             for line in lines
-            if type(at := line.get("step")) is int and at <= step and "phase" not in line
+            if type(at := line.get("step")) is int
+            and at <= step
+            and line.get("phase") in (None, VALIDATION)
         ]
 
 

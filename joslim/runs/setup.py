@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +35,14 @@ from joslim.runs.recipes import check_data
 from joslim.slimmable import SlimmableNet, norms_together, slim, sort_channels
 from joslim.space import Widths, WidthSpace
 from joslim.training.evaluate import evaluating, moved
+from joslim.training.judging import validation_errors
 from joslim.training.methods import choose_searcher
 from joslim.training.methods import method as find_method
 from joslim.training.methods import preset as find_preset
 from joslim.training.optimizers import OPTIMIZERS
 from joslim.training.schedule import Schedule
 from joslim.training.settings import Sandwich
-from joslim.training.slimming import Slimming, default_every, steps_alone
+from joslim.training.slimming import Slimming, default_every, steps_alone, timed
 from joslim.training.step import clip_gradients, refuse_non_finite
 
 # Prefixes that wrappers add to the names of weights.
@@ -54,6 +55,19 @@ LINES = 1000
 CHECKPOINTS = 20
 # Images in a batch of an evaluation, which needs no memory for gradients.
 EVALUATION_BATCH = 512
+
+
+@dataclass
+class Best:
+    """The step with the least mean validation error so far, and its weights.
+
+    swapped: Whether the network has them, and `weights` are those of the last step instead.
+    """
+
+    step: int
+    error: float
+    weights: dict[str, Tensor]
+    swapped: bool = False
 
 
 @dataclass
@@ -71,6 +85,8 @@ class Trainer:
     device: torch.device
     # Names of the weights that did not come from --init.
     fresh: list[str]
+    # With --val-every, once it was measured.
+    best: Best | None = None
 
     @property
     def total_steps(self) -> int:
@@ -109,8 +125,40 @@ class Trainer:
             return nullcontext()
         return torch.autocast(self.device.type, PRECISIONS[self.config.amp])
 
+    def validate(self) -> list[float]:
+        """Measure the validation errors of the full and the smallest network in percent.
+
+        The weights are kept if the mean is the least so far; of equal means the last counts.
+        """
+        slimming, sweep = self.slimming, self.data.sweep
+        full, smallest = slimming.space.full, slimming.space.smallest
+        ends = [full, smallest] if slimming.method.sandwich else [slimming.alone or full]
+        train = [*sweep("train", EVALUATION_BATCH, limit=self.config.front_images)]
+        with timed(slimming.seconds, "validation"):
+            val = sweep("val", EVALUATION_BATCH)
+            errors = validation_errors(self.net, [*dict.fromkeys(ends)], train, val)
+        mean = sum(errors) / len(errors)
+        if self.best is None or mean <= self.best.error:
+            self.best = Best(slimming.steps, mean, self._weights())
+        return errors
+
+    def _weights(self) -> dict[str, Tensor]:
+        return {name: value.detach().cpu().clone() for name, value in self.net.state_dict().items()}
+
+    def swap_best(self) -> None:
+        """Exchange the weights of the network with those of the best step."""
+        assert self.best is not None
+        weights = self._weights()
+        self.net.load_state_dict(self.best.weights)
+        self.best = replace(self.best, weights=weights, swapped=not self.best.swapped)
+
     def front(self, progress: Any = lambda done, total: None) -> Front:
-        """Judge the front. This is the first time that the test set is read."""
+        """Judge the front, of the best weights with --val-every.
+
+        This is the first time that the test set is read.
+        """
+        if self.best is not None and not self.best.swapped:
+            self.swap_best()
         val = self.data.sweep("val", EVALUATION_BATCH) if self.data.sizes["val"] else None
         test = self.data.sweep("test", EVALUATION_BATCH)
         train = self.data.sweep("train", EVALUATION_BATCH, limit=self.config.front_images)
@@ -135,12 +183,18 @@ class Trainer:
             "slimming": self.slimming.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
+            "best": vars(self.best) if self.best else None,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.slimming.load_state_dict(state["slimming"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
+        self.best = Best(**state["best"]) if state["best"] is not None else None
+        if self.best is not None:
+            there, here = self.best.weights, self.net.state_dict()
+            if {n: t.shape for n, t in there.items()} != {n: t.shape for n, t in here.items()}:
+                raise UserError("best: its weights are not of this network")
         # With the momentum of another network the first step would fail.
         for parameter, kept in self.optimizer.state.items():
             for name in OPTIMIZERS[self.config.optimizer].keeps:
@@ -219,6 +273,10 @@ def resolve(config: Config, data: Data, net: SlimmableNet) -> Resolved:
         values["batch"] = min(values["batch"], max(1, images // world()) * world())
     batch = values["batch"]
     _check_batch(batch, images)
+    if values["val_every"] is not None and not data.sizes["val"]:
+        raise UserError(
+            "val_every: there are no validation images; type --val 0.1, or leave it out"
+        )
     if values["steps"] is None:
         values["steps"], values["epochs"] = steps_in(values["epochs"], images, batch), None
     steps = values["steps"]

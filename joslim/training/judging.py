@@ -113,6 +113,30 @@ def judge(
     return Front(points, cost.name, span, val_images=on_val[0][1])
 
 
+def validation_errors(
+    net: SlimmableNet,
+    children: Sequence[Widths],
+    batches: Iterable[Any],
+    val: Iterable[Any],
+    metric: Metric = wrong,
+) -> list[float]:
+    """Return the errors of children on `val` in percent.
+
+    As when a front is judged, each child gets statistics of its own from the training batches.
+    Nothing of the network changes.
+    """
+    mine = shared_out(children)
+    for widths in mine:
+        with net.at(widths):
+            inputs = ((on_device(net, batch)[0],) for batch in batches)
+            net.statistics[widths] = statistics_of(net, inputs)
+    net._switch(net.active)
+    found = gathered([percent for percent, _ in errors(net, mine, val, metric)])
+    net.statistics.clear()
+    net._switch(net.active)
+    return found
+
+
 def _measure(
     net: SlimmableNet,
     history: History,

@@ -124,6 +124,7 @@ def run_json(record: Record) -> Json:
         if history
         else [],
         "curves": record.curves,
+        "validation": asdict(validation) if (validation := record.validation) else None,
         "times": asdict(times) if (times := record.times) else {},
         "config": cell_texts(config),
         "facts": _facts_json(record),
