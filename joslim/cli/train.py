@@ -195,8 +195,8 @@ def run_training(values: dict[str, Any], as_json: bool, **where: Any) -> None:
         return
     show(finished.front)
     if validation := read_record(finished.path).validation:
-        where = f"of the weights of step {validation.best:,}, whose validation error is least"
-        typer.echo(f"the front is {where}")
+        best = f"step {validation.best:,}, whose validation error is least"
+        typer.echo(f"the front is that of the weights of {best}")
     typer.echo(f"run folder: {finished.path} (picture: {finished.path / 'front.png'})")
     typer.echo(f"page: {finished.path / 'report.html'} (open it in a browser)")
 

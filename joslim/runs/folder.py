@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -38,6 +39,7 @@ NEW, OLD = f"{CHECKPOINT}.new", f"{CHECKPOINT}.old"
 # folder is somebody's own.
 MADE = (CONFIG, METRICS, HISTORY, FRONT, SAMPLES, PICTURE, LATENCY, "report.html", "tensorboard")
 CHECKPOINTS = (CHECKPOINT, NEW, OLD)
+NUMBERS = re.compile(r"\[\n[\s\d,.eE+-]*\]")
 # How often a lock is tried again, and how long it is waited for each time.
 LOOKS, LOOK_SECONDS = 4, 0.05
 
@@ -133,7 +135,10 @@ class RunFolder:
 
     def write_front(self, front: Front, step: int) -> None:
         """Write the front with the step of the weights that it belongs to."""
-        self.write(FRONT, {"step": step, **front.to_json()})
+        text = json.dumps({"step": step, **front.to_json()}, indent=2, allow_nan=False)
+        # A list of numbers is one line. No text in JSON has a line break, so that none is changed.
+        text = NUMBERS.sub(lambda found: " ".join(found[0].split()), text)
+        write_whole(self.path / FRONT, text + "\n")
 
     # JSON lines
 

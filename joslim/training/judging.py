@@ -16,11 +16,11 @@ from joslim.costs import COSTS
 from joslim.costs import cost as make_cost
 from joslim.distributed import gathered, shared_out, world
 from joslim.errors import RunFailed
-from joslim.front import Front, Point, cost_key, non_dominated
+from joslim.front import Front, Mistakes, Point, cost_key, non_dominated
 from joslim.search import History
 from joslim.slimmable import SlimmableNet, statistics_of
 from joslim.space import Widths
-from joslim.training.evaluate import Metric, errors, mean_loss, on_device, wrong
+from joslim.training.evaluate import Metric, Tally, errors, mean_loss, on_device, wrong
 from joslim.training.step import Criterion
 
 Progress = Callable[[int, int], None]
@@ -83,10 +83,16 @@ def judge(
         del net.statistics[widths]
     net._switch(net.active)
 
-    def errors_on(data: Iterable[Any] | None) -> Sequence[tuple[float | None, int | None]]:
+    def errors_on(
+        data: Iterable[Any] | None, by_class: bool = False
+    ) -> Sequence[tuple[float | None, int | None, Mistakes | None]]:
         if data is None:
-            return [(None, None)] * len(children)
-        return gathered(errors(net, shared_out(children), watched(data), metric))
+            return [(None, None, None)] * len(children)
+        mine = shared_out(children)
+        tallies = [Tally() for _ in mine] if by_class else []
+        found = errors(net, mine, watched(data), metric, tallies)
+        known = [Mistakes.of(tally.images, tally.confusions) for tally in tallies]
+        return gathered([(*pair, m) for pair, m in zip(found, known or [None] * len(mine))])
 
     def watched(data: Iterable[Any]) -> Iterator[Any]:
         nonlocal done
@@ -95,7 +101,8 @@ def judge(
             yield batch
             done += 1
 
-    on_val, on_test = errors_on(val), errors_on(test)
+    # By the default metric, labels are classes.
+    on_val, on_test = errors_on(val), errors_on(test, by_class=metric is wrong)
     progress(parts, parts)
     cost = history.cost
     counted = [make_cost(name, net) for name in COSTS if name != "latency"]
@@ -106,8 +113,11 @@ def judge(
             losses[child],
             val_error,
             test_error,
+            mistakes,
         )
-        for child, widths, (val_error, _), (test_error, _) in zip(best, children, on_val, on_test)
+        for child, widths, (val_error, *_), (test_error, _, mistakes) in zip(
+            best, children, on_val, on_test
+        )
     ]
     span = (float(cost(net.space.smallest)), float(cost(net.space.full)))
     return Front(points, cost.name, span, val_images=on_val[0][1])

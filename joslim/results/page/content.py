@@ -41,6 +41,7 @@ SCRIPTS = (
     "words.js",
     "charts.js",
     "front.js",
+    "mistakes.js",
     "budget.js",
     "compare.js",
     "search.js",
@@ -164,6 +165,7 @@ def _front_json(record: Record) -> Json | None:
                 "train_loss": point.train_loss,
                 **{name: getattr(point, name) for name in ERRORS},
                 "rank": rank,
+                "mistakes": asdict(point.mistakes) if point.mistakes else None,
             }
             for rank, point in zip(front.ranks(), front)
         ]
@@ -179,6 +181,7 @@ def _front_json(record: Record) -> Json | None:
                 "train_loss": history.losses[child],
                 **dict.fromkeys(ERRORS),
                 "rank": history.losses[child],
+                "mistakes": None,
             }
             for child in record.provisional_front
         ]
@@ -194,7 +197,23 @@ def _front_json(record: Record) -> Json | None:
         "area": {name: front.area(name) for name in known} if front else {},
         "hypervolume": {name: front.hypervolume(name) for name in known} if front else {},
         "judged": front is not None,
+        "classes": _class_names(record),
     }
+
+
+def _class_names(record: Record) -> dict[int, str]:
+    """The names of the classes that the mistakes of children mention; their number if unknown."""
+    points = record.front or ()
+    mentioned = {
+        number
+        for point in points
+        if (found := point.mistakes)
+        for number in (*(row[0] for row in found.classes), *(row[1] for row in found.confusions))
+    }
+    data = record.facts.get("data")
+    names = data.get("classes") if isinstance(data, dict) else None
+    known = names if isinstance(names, list) else []
+    return {n: cell_text(known[n]) if n < len(known) else str(n) for n in sorted(mentioned)}
 
 
 def _facts_json(record: Record) -> dict[str, str]:

@@ -17,6 +17,7 @@ function showRun(at, wish = {}) {
   const { front } = view.story;
   showHead();
   // Before the first child is scored there are only the losses of the full network.
+  present("mistakes-card", false);
   if (present("front-and-child", front !== null)) {
     view.cost = front.costs.includes(wish.cost) ? wish.cost : front.key;
     view.measure = front.measures.includes(wish.measure) ? wish.measure : front.measures[0];
