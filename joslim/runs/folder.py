@@ -137,7 +137,7 @@ class RunFolder:
         """Write the front with the step of the weights that it belongs to."""
         text = json.dumps({"step": step, **front.to_json()}, indent=2, allow_nan=False)
         # A list of numbers is one line. No text in JSON has a line break, so that none is changed.
-        text = NUMBERS.sub(lambda found: " ".join(found[0].split()), text)
+        text = NUMBERS.sub(lambda found: json.dumps(json.loads(found[0])), text)
         write_whole(self.path / FRONT, text + "\n")
 
     # JSON lines

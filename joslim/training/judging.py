@@ -91,7 +91,7 @@ def judge(
         mine = shared_out(children)
         tallies = [Tally() for _ in mine] if by_class else []
         found = errors(net, mine, watched(data), metric, tallies)
-        known = [Mistakes.of(tally.images, tally.confusions) for tally in tallies]
+        known: list[Mistakes | None] = [Mistakes.of(t.images, t.confusions) for t in tallies]
         return gathered([(*pair, m) for pair, m in zip(found, known or [None] * len(mine))])
 
     def watched(data: Iterable[Any]) -> Iterator[Any]:

@@ -59,9 +59,19 @@ function drawCurves(place, curves, roles, measure, best = null) {
   const { plot, sx, sy, box } = frame(place, x, y, 74);
   if (best !== null) {
     const at = sx(best);
+    const right = at > (box.left + box.right) / 2;
     plot.append(
       drawn("line", { class: "budget", x1: at, x2: at, y1: box.top, y2: box.bottom }),
-      drawn("text", { class: "label", x: at - 6, y: box.top + 12, "text-anchor": "end" }, "best"),
+      drawn(
+        "text",
+        {
+          class: "label",
+          x: right ? at - 6 : at + 6,
+          y: box.top + 12,
+          "text-anchor": right ? "end" : "start",
+        },
+        "best",
+      ),
     );
   }
   const labels = roles.map(([role, words], look) => {

@@ -40,6 +40,7 @@ function putMatrix(names, classes, confusions) {
   const head = classes.map(([label]) =>
     element("th", { scope: "col", title: names[label] }, element("span", {}, names[label])),
   );
+  byId("matrix").classList.toggle("long", classes.some(([label]) => names[label].length > 3));
   const rows = classes.map(([label, wrong, images]) => {
     const cells = classes.map(([taken]) => {
       const count = taken === label ? images - wrong : counts.get(`${label} ${taken}`) || 0;
@@ -59,15 +60,15 @@ function putMatrix(names, classes, confusions) {
       "tr",
       {},
       element("th", { scope: "row" }, names[label]),
-      ...cells,
       element("td", { class: "error" }, share(wrong, images)),
+      ...cells,
     );
   });
   byId("matrix").replaceChildren(
     element(
       "thead",
       {},
-      element("tr", {}, element("th", {}, "class"), ...head, element("th", { scope: "col" }, "error")),
+      element("tr", {}, element("th", {}, "class"), element("th", { scope: "col" }, "error"), ...head),
     ),
     element("tbody", {}, ...rows),
   );
