@@ -176,6 +176,13 @@ def resume(
     run_training(values, as_json, out=run, resume=True, until=until)
 
 
+def say(line: str) -> None:
+    from joslim.cli.progress import speaks
+
+    if speaks():
+        typer.echo(line, err=True)
+
+
 def run_training(values: dict[str, Any], as_json: bool, **where: Any) -> None:
     """Train, show the progress, and print the front."""
     from joslim.cli.front import described, show
@@ -185,7 +192,7 @@ def run_training(values: dict[str, Any], as_json: bool, **where: Any) -> None:
     from joslim.runs.driver import run_training as run
 
     with watching() as watch:
-        finished = run(config_of(values), **where, watch=watch)
+        finished = run(config_of(values), **where, watch=watch, say=say)
     if not speaks():
         return
     if fresh := finished.fresh:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import platform
 import resource
 import shlex
@@ -48,7 +49,7 @@ from joslim.runs.logs import HistoryLog, MetricsLog, summary_writer
 from joslim.runs.report import PAGE, report_at_end
 from joslim.runs.resume import restore, set_up_again, write_config
 from joslim.runs.run import Run
-from joslim.runs.setup import Trainer, lay_out, set_up
+from joslim.runs.setup import Trainer, lay_out, set_up, summary
 from joslim.training.slimming import timed
 
 
@@ -70,6 +71,8 @@ class Progress:
     children: int = 0
     round: int = 0
 
+
+log = logging.getLogger("joslim")
 
 Watcher = Callable[[Progress], None]
 
@@ -178,11 +181,13 @@ def run_training(
     resume: bool = False,
     until: int | None = None,
     watch: Watcher = lambda progress: None,
+    say: Callable[[str], None] = log.info,
     objects: Mapping[str, Any] | None = None,
 ) -> Run:
     """Train as configured; the arguments are those of `train`.
 
     objects: The model, data, cost and init that are objects and not named by the configuration.
+    say: Called with each line of the summary before the first step.
     """
     folder, objects = RunFolder(out or default_folder(config)), objects or {}
     with ExitStack() as stack:
@@ -211,6 +216,8 @@ def run_training(
         _agree_on_latency(trainer, folder)
         front = on_first(lambda: _finished_front(trainer, folder))
         if front is None:
+            for line in summary(trainer):
+                say(line)
             with _explained_failures(folder), stopping() as stop:
                 writer = RunWriter(trainer, folder)
                 train_steps(trainer, writer, watch, stop)

@@ -27,7 +27,7 @@ from joslim.data.folder import FolderData
 from joslim.distributed import averaged, local_rank, rank, refuse_differences, world
 from joslim.errors import UserError, first_line, unknown
 from joslim.files import LONGEST_NAME, is_name, shown, stored_tensors
-from joslim.front import Front
+from joslim.front import Front, cost_key
 from joslim.models import MODELS
 from joslim.results.run_files import steps_in
 from joslim.runs.config import SEARCH_OPTIONS, Config, Resolved
@@ -44,6 +44,7 @@ from joslim.training.schedule import Schedule
 from joslim.training.settings import Sandwich
 from joslim.training.slimming import Slimming, default_every, steps_alone, timed
 from joslim.training.step import clip_gradients, refuse_non_finite
+from joslim.units import format_size
 
 # Prefixes that wrappers add to the names of weights.
 PREFIXES = re.compile(r"^(module\.)?(_orig_mod\.)?")
@@ -302,6 +303,17 @@ def resolve(config: Config, data: Data, net: SlimmableNet) -> Resolved:
         for option in SEARCH_OPTIONS:  # some searchers have only some of them
             values[option] = getattr(searcher, option, None)
     return Resolved(**values)
+
+
+def summary(trainer: Trainer) -> list[str]:
+    """Describe in words, before a training, the network and how it is trained."""
+    config, cost = trainer.config, trainer.slimming.cost
+    space = trainer.slimming.space
+    ends = (format_size(cost_key(cost.name), cost(end)) for end in (space.smallest, space.full))
+    return [
+        f"network: {config.model}, {len(space)} knobs, {cost.name} {' to '.join(ends)}; method "
+        f"{trainer.slimming.name}, {config.steps:,} steps with {config.optimizer}"
+    ]
 
 
 def _check_batch(batch: int, images: int) -> None:

@@ -86,6 +86,8 @@ def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_for_people(joslim: Program, small: list[str], finished: Run) -> None:
     result = joslim(*small, "--out", "a")
     assert result.returncode == 0
+    network = "network: resnet8, 6 knobs, macs 80.8K to 765.6K; method joslim, 6 steps with sgd"
+    assert result.stderr.splitlines()[0] == network
     assert "train loss" in result.stdout
     assert "run folder: a (picture: a/front.png)" in result.stdout
     ours, theirs = Path("a/front.json"), finished.folder.file("front.json")
@@ -96,7 +98,7 @@ def test_json(joslim: Program, small: list[str], finished: Run) -> None:
     result = joslim(*small, "--out", "a", "--json")
     told = json.loads(result.stdout)
     assert told["run"] == "a"
-    assert told["children"] == finished.front.to_json()["children"]
+    assert told["children"] == [point.to_json() for point in finished.front]
     again = json.loads(joslim("resume", "a", "--json").stdout)
     assert again == told
     assert json.loads(joslim("front", "a", "--json").stdout)["children"] == told["children"]
@@ -261,7 +263,7 @@ def test_folders_of_images(
     assert words in refused(*small, *data, "--out", "a")
 
 
-def test_folders_without_images(small: list[str], refused: Program) -> None:
+def test_folders_without_images(small: list[str], refused: Program, joslim: Program) -> None:
     images("images/train", "cat", "dog", count=0)
     images("images/val", "cat", "dog", count=0)
     assert "has no images" in refused(*small, "--data", "folder:images", "--out", "a")
@@ -270,8 +272,11 @@ def test_folders_without_images(small: list[str], refused: Program) -> None:
         for number in range(3):
             Path("images", place, f"{number}.png").write_text("no picture")
     data = ["--data", "folder:images", "--size", "8", "--batch", "2"]
-    message = refused(*small, *data, "--out", "a")
-    assert ".png" in message
+    result = joslim(*small, *data, "--out", "a")
+    assert result.returncode == 2
+    last = result.stderr.splitlines()[-1]  # after the summary
+    assert last.startswith("joslim: data: cannot read")
+    assert ".png" in last
 
 
 def test_a_folder_of_images_is_trained_on(joslim: Program, small: list[str]) -> None:
@@ -459,7 +464,7 @@ def test_a_stopped_run_goes_on_to_the_same_end(
     process.send_signal(number)
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (code, "")
-    lines = [line for line in err.splitlines() if not line.startswith("step ")]
+    lines = [line for line in err.splitlines() if not line.startswith(("step ", "network: "))]
     assert len(lines) == (0 if number == signal.SIGKILL else 1)
     assert ("joslim resume a" in err) == (number != signal.SIGKILL)
     assert not Path("a/front.json").exists()
