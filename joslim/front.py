@@ -10,7 +10,7 @@ import keyword
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
@@ -38,6 +38,8 @@ FILE = "front.json"
 # the second name only.
 SUMMARIES = ("checkpoint/checkpoint.json", "checkpoint.old/checkpoint.json")
 CHILDREN_LIMIT = 10_000
+# Of more classes than this only the worst are kept; all confusions of 20 classes are.
+MOST_CLASSES, WORST, MOST_CONFUSIONS = 100, 10, 20 * 19
 
 # A number, or a text as on the command line: "20M", "64KiB".
 Budget = float | str
@@ -46,12 +48,54 @@ LATENCY = COSTS["latency"].key
 ERRORS = ("test_error", "val_error")
 MEASURES = ("train_loss", *ERRORS)
 # Fields of a child in front.json besides its costs.
-FIELDS = ("widths", "channels", *MEASURES)
+FIELDS = ("widths", "channels", *MEASURES, "mistakes")
 # Names that a cost of the user's own may not have. `joslim pick --json` adds the last two fields;
 # "latency" is the name of the cost whose key is latency_ms.
 RESERVED = (*FIELDS, "latency", "margin", "next_better", "by")
 # The measures that `Front.pick` can choose by.
 CRITERIA = ("val_error", "train_loss")
+
+
+@dataclass(frozen=True)
+class Mistakes:
+    """The test images of each class that a child takes for another class. Classes are numbers.
+
+    classes: (class, wrong images, all images) of each class, or of the ten classes with the largest
+    error if there are more than 100. confusions: (class, class it is taken for, images), the most
+    frequent first. All of them are there for up to 20 classes.
+    """
+
+    classes: tuple[tuple[int, int, int], ...]
+    confusions: tuple[tuple[int, int, int], ...]
+
+    @classmethod
+    def of(cls, images: Mapping[int, int], confusions: Mapping[tuple[int, int], int]) -> Mistakes:
+        """Make it of the number of images by class, and by class and wrong class."""
+        wrong = dict.fromkeys(sorted(images), 0)
+        for (label, _), count in confusions.items():
+            wrong[label] += count
+        classes = [(label, count, images[label]) for label, count in wrong.items()]
+        pairs = sorted(confusions.items(), key=lambda item: (-item[1], item[0]))
+        most = MOST_CONFUSIONS
+        if len(classes) > MOST_CLASSES:
+            classes, most = sorted(classes, key=lambda row: -row[1] / row[2])[:WORST], WORST
+        return cls(tuple(classes), tuple((*pair, count) for pair, count in pairs[:most]))
+
+    @classmethod
+    def of_json(cls, record: Any, where: str) -> Mistakes:
+        """Read it from parsed JSON that anybody may have written."""
+
+        def rows(name: str, most: int) -> tuple[tuple[int, int, int], ...]:
+            found = json_rows(record, name, where, most, least=0)
+            return tuple(row_of(row, f"{where}.{name}[{at}]") for at, row in enumerate(found))
+
+        def row_of(row: Any, here: str) -> tuple[int, int, int]:
+            if not isinstance(row, list) or len(row) != 3:
+                raise UserError(f"{here}: {shown(row)} is not a list of three whole numbers")
+            a, b, c = (json_count(number, here, 0, 10**12) for number in row)
+            return a, b, c
+
+        return cls(rows("classes", MOST_CLASSES), rows("confusions", MOST_CONFUSIONS))
 
 
 @dataclass(frozen=True)
@@ -64,6 +108,7 @@ class Point:
         train_loss: Loss on un-augmented training images, by which the front was made.
         val_error: Validation error in percent, or None if it was not measured.
         test_error: Test error in percent, or None if it was not measured.
+        mistakes: Test images by class that the child takes for another class, or None.
 
     Examples:
         >>> point = joslim.load("runs/digits").front[0]
@@ -78,6 +123,7 @@ class Point:
     train_loss: float
     val_error: float | None = None
     test_error: float | None = None
+    mistakes: Mistakes | None = None
 
     def __post_init__(self) -> None:
         """Convert numbers of numpy to Python's own, which can be written as JSON."""
@@ -87,7 +133,7 @@ class Point:
             object.__setattr__(self, name, plain(getattr(self, name)))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields of this child as front.json holds them."""
+        """Return the fields of this child as front.json holds them, without its mistakes."""
         return {
             "widths": self.widths.multipliers.tolist(),
             "channels": self.widths.channels,
@@ -332,7 +378,10 @@ class Front(Sequence[Point]):
             "span": list(self.span),
             "val_images": self.val_images,
             "space": self.space.to_json(),
-            "children": [point.to_json() for point in self],
+            "children": [
+                {**point.to_json(), **({"mistakes": asdict(m)} if (m := point.mistakes) else {})}
+                for point in self
+            ],
         }
 
     @classmethod
@@ -355,6 +404,9 @@ class Front(Sequence[Point]):
                 widths,
                 {name: value for name, value in child.items() if name not in FIELDS},
                 **{name: json_value(child, name, f"children[{at}]") for name in MEASURES},
+                mistakes=Mistakes.of_json(child["mistakes"], f"children[{at}].mistakes")
+                if "mistakes" in child
+                else None,
             )
             for at, (child, widths) in enumerate(zip(children, widths_of_json(children, space)))
         ]

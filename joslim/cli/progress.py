@@ -1,11 +1,13 @@
-"""Progress on stderr: the bar of one training, and the bars of several trainings at once."""
+"""Progress on stderr, as bars or lines: of one training, and of several trainings at once."""
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 RUNNING = ("training", "judging")
 ENDED = ("finished", "failed")
 TITLES = {"train": "training", "front": "judging children"}
+# Outside of a terminal, a line is printed at each such share of the work, and after such a time.
+LINES, LINE_SECONDS = 20, 600.0
 
 
 def speaks() -> bool:
@@ -49,14 +53,19 @@ def _columns() -> list[ProgressColumn]:
 
 @contextmanager
 def watching() -> Iterator[Watcher]:
-    """Give a function that shows the progress of a training, if stderr is a terminal."""
+    """Give a function that shows the progress of a training: a bar in a terminal, else lines."""
     console = Console(stderr=True)
+    if not speaks():
+        yield lambda report: None
+        return
+    if not console.is_terminal:
+        yield TrainingLines()
+        return
     bar = Progress(
         *_columns(),
         TextColumn("{task.fields[words]}"),
         console=console,
         transient=True,
-        disable=not (console.is_terminal and speaks()),
     )
     tasks = {}
 
@@ -78,6 +87,51 @@ def words(report: Report) -> str:
     if report.others_loss is not None:
         losses += f" others {report.others_loss:.3f}"
     return f"{losses} round {report.round}, {report.children} children"
+
+
+class TrainingLines:
+    """Prints a line now and then: the place, the mean losses since the last line, the time left."""
+
+    def __init__(self) -> None:
+        self.phase = ""
+        self.losses: list[float] = []
+        self.smallest: list[float] = []
+
+    def __call__(self, report: Report) -> None:
+        now = time.monotonic()
+        if begins := report.phase != self.phase:
+            self.phase = report.phase
+            self.began, self.first, self.printed = now, report.done, now
+            self.part = -1
+        if report.loss is not None:
+            self.losses.append(report.loss)
+        if report.smallest_loss is not None:
+            self.smallest.append(report.smallest_loss)
+        part = LINES * report.done // max(1, report.total)
+        if part == self.part and now - self.printed < LINE_SECONDS:
+            return
+        words = self._words(report, None if begins else now - self.began)
+        print(", ".join(words), file=sys.stderr, flush=True)
+        self.part, self.printed = part, now
+        self.losses, self.smallest = [], []
+
+    def _words(self, report: Report, elapsed: float | None) -> list[str]:
+        unit = "step " if report.phase == "train" else f"{TITLES[report.phase]}: "
+        words = [f"{unit}{report.done:,} of {report.total:,}"]
+        if self.losses:
+            words.append(f"loss of the full network {fmean(self.losses):.3f}")
+        if self.smallest:
+            words.append(f"of the smallest {fmean(self.smallest):.3f}")
+        alone = report.done < report.alone_until
+        if alone:
+            words.append(f"children are trained from step {report.alone_until:,} on")
+        if elapsed is not None and self.first < report.done < report.total:
+            from joslim.results.tables import duration
+
+            left = elapsed / (report.done - self.first) * (report.total - report.done)
+            # Steps that train children take longer, and judging follows.
+            words.append(f"{'more than' if alone else 'about'} {duration(left)} left")
+        return words
 
 
 @contextmanager

@@ -195,6 +195,7 @@ def run_training(values: dict[str, Any], as_json: bool, **where: Any) -> None:
     """Train, show the progress, and print the front."""
     from joslim.cli.front import described, show
     from joslim.cli.progress import speaks, watching
+    from joslim.results.record import read_record
     from joslim.runs.config import config_of
     from joslim.runs.driver import run_training as run
 
@@ -208,6 +209,9 @@ def run_training(values: dict[str, Any], as_json: bool, **where: Any) -> None:
         typer.echo(json.dumps({"run": str(finished.path), **described(finished.front)}, indent=2))
         return
     show(finished.front)
+    if validation := read_record(finished.path).validation:
+        best = f"step {validation.best:,}, whose validation error is least"
+        typer.echo(f"the front is that of the weights of {best}")
     typer.echo(f"run folder: {finished.path} (picture: {finished.path / 'front.png'})")
     typer.echo(f"page: {finished.path / 'report.html'} (open it in a browser)")
 
@@ -223,7 +227,9 @@ def show_estimate(values: dict[str, Any], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
         return
+    steps, rounds = (3600 * facts.pop(f"hours_of_{part}") for part in ("steps", "rounds"))
+    memory = format_size("memory", facts.pop("memory_bytes"))
     for name, value in facts.items():
         typer.echo(f"{name.replace('_', ' '):<16} {value}")
-    hours = facts["hours_of_steps"] + facts["hours_of_rounds"]
-    typer.echo(f"about {duration(3600 * hours)}, {format_size('memory', facts['memory_bytes'])}")
+    parts = f"steps {duration(steps)}, rounds of the search {duration(rounds)}"
+    typer.echo(f"about {duration(steps + rounds)} ({parts}; judging follows), {memory}")

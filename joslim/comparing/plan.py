@@ -44,6 +44,8 @@ METHODS = ("slim", "bignas", "joslim")
 SEEDS = (0, 1, 2)
 MOST_TASKS = 10_000
 NOT_TRAINED = "not trained yet"
+# Lines of joslim.cli.progress.TrainingLines.
+PROGRESS = re.compile(r"(step|judging children:) [\d,]+ of ")
 
 # The fields of a task, and the lists that their values are taken from.
 LISTS = {"model": "models", "cost": "costs", "method": "methods", "seed": "seeds"}
@@ -320,6 +322,7 @@ def log_of(path: Path) -> Path:
 
 
 def last_line(log: Path) -> str:
-    """The last line of a log that is not empty, without escape sequences."""
+    """The last line of a log that is neither empty nor progress, without escape sequences."""
     lines = ["".join(filter(str.isprintable, line)).strip() for line in tail(log).splitlines()]
-    return next((line.removeprefix("joslim: ") for line in reversed(lines) if line), "")
+    news = [line for line in lines if line and not PROGRESS.match(line)]
+    return news[-1].removeprefix("joslim: ") if news else ""

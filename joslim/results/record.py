@@ -21,6 +21,7 @@ from joslim.results.run_files import (
     HISTORY,
     METRICS,
     TRAINING,
+    VALIDATION,
     RunStatus,
     facts_of_run,
     finite_number,
@@ -44,7 +45,7 @@ Visit = tuple[int, float, float, bool]  # step, cost, training loss, whether it 
 
 
 class NothingYet(UserError):
-    """A run whose first child has not been scored yet."""
+    """A run whose first step has not been logged yet."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,14 @@ class Record:
         return lows[0] if lows else None
 
     @property
+    def alone_until(self) -> int:
+        """The step up to which the full network trains alone; 0 if it is not known."""
+        share = finite_number(self.config, "full_first")
+        if self.config.get("method") == "single" or share is None or not 0 <= share <= 1:
+            return 0
+        return round(share * (self.status.total or 0))
+
+    @property
     def seconds(self) -> float | None:
         """Wall time, all parts together if the run was resumed."""
         return seconds_of(self.path)
@@ -155,6 +164,11 @@ class Record:
         return curves_of(self._metrics)
 
     @property
+    def validation(self) -> Validation | None:
+        """Validation errors over the steps, if they were measured (--val-every)."""
+        return validation_of(self._metrics)
+
+    @property
     def times(self) -> Times | None:
         return times_of(self._metrics, finite_number(self.config, "every"))
 
@@ -166,7 +180,7 @@ class Record:
 def read_record(
     path: str | Path, front: Front | None = None, device_file: str | Path | None = None
 ) -> Record:
-    """Read the record of a run; `NothingYet` is raised before its first child has been scored.
+    """Read the record of a run; `NothingYet` is raised before its first step has been logged.
 
     front: a front in place of that in the folder, such as one with the latencies of `device_file`.
     """
@@ -180,11 +194,11 @@ def read_record(
         front = Front.read(folder)
     name = folder.resolve().name or str(path)
     record = Record(folder, name, facts, config, status, front, device_file)
-    if front is None and not record.provisional_front:
+    if front is None and not record.provisional_front and "full" not in record.curves:
         waiting = f"is still training ({status.place}); wait"
         state = waiting if status.state == TRAINING else status.how_to_resume(folder)
         raise NothingYet(
-            f"run: {str(folder)!r} has nothing to show yet, no child was scored: it {state}"
+            f"run: {str(folder)!r} has nothing to show yet, no step was logged: it {state}"
         )
     return record
 
@@ -333,6 +347,33 @@ def curves_of(metrics: Sequence[Line]) -> dict[str, list[float | None]]:
         "smallest": [_mean(finite_number(x, "smallest_loss") for x in chunk) for chunk in chunks],
     }
     return {name: values for name, values in curves.items() if any(x is not None for x in values)}
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Validation errors in percent over the steps: of the full network, and of the smallest.
+
+    best: The step with the least mean of both, and the last of equal ones; the front is that of its
+    weights. smallest: empty if a single child was trained.
+    """
+
+    steps: list[int]
+    full: list[float]
+    smallest: list[float]
+    best: int
+
+
+def validation_of(metrics: Sequence[Line]) -> Validation | None:
+    found: dict[int, list[float]] = {}
+    for line in metrics:
+        if line.get("phase") == VALIDATION:
+            errors = json_rows(line, "val_errors", METRICS, 2, 1)
+            found[_step_of(line)] = [json_number(error, METRICS, 100.0) for error in errors]
+    if not found or len({len(errors) for errors in found.values()}) > 1:
+        return None
+    best = min(found, key=lambda step: (sum(found[step]), -step))
+    full, *smallest = map(list, zip(*found.values()))
+    return Validation([*found], full, smallest[0] if smallest else [], best)
 
 
 def _sampled(line: Line) -> list[float | None]:

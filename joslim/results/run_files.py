@@ -32,6 +32,8 @@ METRICS = "metrics.jsonl"
 HISTORY = "history.jsonl"
 FRONT = "front.json"
 LATENCY = "latency.json"
+# The phase of lines of metrics.jsonl that have validation errors instead of losses.
+VALIDATION = "validation"
 MOST_BYTES = 10**9
 MOST_STEPS = 10**9
 # Bytes that hold the last lines of a log or of metrics.jsonl.

@@ -123,13 +123,20 @@ class Optimizer(Settings):
         None, "Number of passes over the training data.", above=0, most=10**6
     )
     batch: int | None = setting(None, "Images in a batch, over all processes.", least=1)
+    optimizer: str = setting(
+        "sgd",
+        "Optimizer: sgd, or adamw, by default with rate 0.002 and weight decay 0.05.",
+        names=keys_of("joslim.training.optimizers", "OPTIMIZERS"),
+    )
     lr: float | None = setting(
         None,
         "Highest learning rate. By default that of the recipe, times the batch by the recipe's.",
         above=0,
         most=1e30,
     )
-    momentum: float | None = setting(None, "Nesterov momentum of SGD.", least=0, most=0.9999)
+    momentum: float | None = setting(
+        None, "Nesterov momentum of SGD, or the first beta of AdamW.", least=0, most=0.9999
+    )
     weight_decay: float | None = setting(
         None, "Weight decay, applied to all parameters.", least=0, most=1e30
     )
@@ -153,6 +160,13 @@ class Evaluation(Settings):
 
     score_images: int | None = setting(
         None, "Number of images that score the children of a round. By default a batch.", least=2
+    )
+    val_every: int | None = setting(
+        None,
+        "Steps between two measurements of the validation error of the full and the smallest "
+        "network. The front is then that of the step with the least mean of both. By default only "
+        "the end is measured.",
+        least=1,
     )
     front_images: int = setting(2048, "Number of training images that judge the front.", least=2)
 

@@ -55,13 +55,19 @@ from joslim.training.exploring import timed
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress after a step, or while children are judged (`phase` "front")."""
+    """The progress after a step, or while children are judged (`phase` "front").
+
+    smallest_loss: None in steps that did not train the smallest network. alone_until: The step up
+    to which the full network trains alone.
+    """
 
     phase: str
     done: int
     total: int
     loss: float | None = None
     others_loss: float | None = None
+    smallest_loss: float | None = None
+    alone_until: int = 0
     children: int = 0
     round: int = 0
 
@@ -210,10 +216,11 @@ def run_training(
         _agree_on_latency(trainer, folder)
         front = on_first(lambda: _finished_front(trainer, folder))
         if front is None:
-            for line in summary(trainer):
-                say(line)
             with _explained_failures(folder), stopping() as stop:
                 writer = RunWriter(trainer, folder)
+                # Bad input is refused by now, in one line.
+                for line in summary(trainer):
+                    say(line)
                 train_steps(trainer, writer, watch, stop)
                 judged = front = judge(trainer, writer, watch, stop)
                 on_first(lambda: writer.finish(judged))
@@ -245,14 +252,18 @@ def train_steps(trainer: Trainer, writer: RunWriter, watch: Watcher, stop: Stop)
                 trainer.total_steps,
                 losses[0].item(),
                 losses[1:].mean().item() if len(losses) > 1 else None,
+                slimming.smallest_loss,
+                slimming.alone_until,
                 len(slimming.history),
                 -(-slimming.steps // slimming.every),
             )
         )
         writer.log_step()
+        at_end = slimming.steps == trainer.total_steps
+        if (often := trainer.config.val_every) and (at_end or slimming.steps % often == 0):
+            writer.log_validation(trainer.validate())
         # All processes stop after the same step.
         stop.asked = any_asked(stop.asked, trainer.device)
-        at_end = slimming.steps == trainer.total_steps
         if at_end or stop.asked or slimming.steps % trainer.config.save_every == 0:
             on_first(writer.save)
         stop.raise_if_asked(trainer, writer.folder)
@@ -281,6 +292,10 @@ class RunWriter:
         self.log_visits()
         if self.metrics is not None:
             self.metrics.update()
+
+    def log_validation(self, errors: list[float]) -> None:
+        if self.metrics is not None:
+            self.metrics.validated(errors)
 
     def log_visits(self) -> None:
         if self.visits is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -24,6 +25,7 @@ from joslim.results.run_files import (
     HISTORY,
     LATENCY,
     METRICS,
+    VALIDATION,
     lock,
     read_lines,
     read_object,
@@ -37,6 +39,7 @@ NEW, OLD = f"{CHECKPOINT}.new", f"{CHECKPOINT}.old"
 # folder is somebody's own.
 MADE = (CONFIG, METRICS, HISTORY, FRONT, SAMPLES, PICTURE, LATENCY, "report.html", "tensorboard")
 CHECKPOINTS = (CHECKPOINT, NEW, OLD)
+NUMBERS = re.compile(r"\[\n[\s\d,.eE+-]*\]")
 # How often a lock is tried again, and how long it is waited for each time.
 LOOKS, LOOK_SECONDS = 4, 0.05
 
@@ -132,21 +135,26 @@ class RunFolder:
 
     def write_front(self, front: Front, step: int) -> None:
         """Write the front with the step of the weights that it belongs to."""
-        self.write(FRONT, {"step": step, **front.to_json()})
+        text = json.dumps({"step": step, **front.to_json()}, indent=2, allow_nan=False)
+        # A list of numbers is one line. No text in JSON has a line break, so that none is changed.
+        text = NUMBERS.sub(lambda found: json.dumps(json.loads(found[0])), text)
+        write_whole(self.path / FRONT, text + "\n")
 
     # JSON lines
 
     def lines_until(self, name: str, step: int) -> list[dict[str, Any]]:
         """Read the lines up to this step; a resumed run logs the others again.
 
-        It also logs the last line of a finished run again, which has a phase.
+        It also logs the last line of a finished run again, that of the phase "front".
         """
         file = self.path / name
         lines = read_lines(file) if file.exists() else []
         return [
             line
             for line in lines
-            if type(at := line.get("step")) is int and at <= step and "phase" not in line
+            if type(at := line.get("step")) is int
+            and at <= step
+            and line.get("phase") in (None, VALIDATION)
         ]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from joslim.errors import UserError
 from joslim.files import write_whole
-from joslim.results.run_files import HISTORY, METRICS, finite_number
+from joslim.results.run_files import HISTORY, METRICS, VALIDATION, finite_number
 from joslim.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class MetricsLog:
         last = earlier[-1] if earlier else {}
         self.started = time.perf_counter() - (finite_number(last, "seconds") or 0.0)
         parts = last.get("parts")
-        for part in ("data", "search", "scoring"):
+        for part in ("data", "search", "scoring", "validation"):
             known = finite_number(parts, part) if isinstance(parts, dict) else None
             trainer.slimming.seconds[part] = known or 0.0
         where = folder.file("tensorboard")
@@ -87,12 +87,10 @@ class MetricsLog:
         slimming, every = self.trainer.slimming, self.trainer.config.log_every
         if slimming.steps % every and slimming.steps != self.trainer.total_steps:
             return
-        losses = dict(zip(slimming.widths, slimming.losses.tolist()))
         line = {
             "step": slimming.steps,
             "loss": slimming.losses[0].item(),
-            # None if the smallest child was not trained in this step.
-            "smallest_loss": losses.get(slimming.space.smallest),
+            "smallest_loss": slimming.smallest_loss,
             "losses": slimming.losses.tolist(),
             "costs": [finite(slimming.cost(child)) for child in slimming.widths],
             "lr": self.trainer.optimizer.param_groups[0]["lr"],
@@ -105,6 +103,15 @@ class MetricsLog:
                 if line[key] is not None:
                     self.board.add_scalar(key, line[key], slimming.steps)
             self.board.flush()
+
+    def validated(self, errors: list[float]) -> None:
+        """Write a line with the validation errors of the full and the smallest network."""
+        step = self.trainer.slimming.steps
+        line = {"step": step, "phase": VALIDATION, "val_errors": errors, **self._effort()}
+        self.log.append([line])
+        if self.board is not None:
+            for name, error in zip(("val_error", "smallest_val_error"), errors):
+                self.board.add_scalar(name, error, step)
 
     def finish(self) -> None:
         """Write a line without losses: the time of the search at the end and of the judging."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from joslim.errors import UserError
+from joslim.training.optimizers import OPTIMIZERS
 
 # From the appendix of the paper; `digits` is ours, for a demonstration of a few minutes. The rate
 # of a recipe is that of its batch, and follows another batch linearly (P. Goyal and others, 2017).
@@ -89,7 +90,8 @@ for _name, _model, _settings in (
 def settings_of(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of the recipe that are not given; its rate follows a batch that is given.
 
-    If steps or epochs are given, the length differs from the recipe's, and so does K.
+    If steps or epochs are given, the length differs from the recipe's, and so does K. An optimizer
+    other than SGD has its own rate and weight decay.
     """
     recipe = {key: value for key, value in RECIPES[name].items() if key not in given}
     if "lr" in recipe and isinstance(batch := given.get("batch"), int):
@@ -98,13 +100,17 @@ def settings_of(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
         recipe.pop("epochs", None)
     if given.get("steps") is not None or given.get("epochs") is not None:
         recipe.pop("every", None)
+    optimizer = given.get("optimizer")
+    if isinstance(optimizer, str) and optimizer in OPTIMIZERS:
+        own = OPTIMIZERS[optimizer].defaults
+        recipe |= {key: value for key, value in own.items() if key not in given}
     return recipe
 
 
-def rate_for(name: str, batch: int) -> float:
-    """Return the learning rate of the recipe for a batch of this size."""
+def rate_for(name: str, batch: int, optimizer: str = "sgd") -> float:
+    """Return the learning rate of the recipe for a batch of this size, or the optimizer's own."""
     rate: float = RECIPES[name]["lr"] * batch / RECIPES[name]["batch"]
-    return rate
+    return OPTIMIZERS[optimizer].defaults.get("lr", rate)
 
 
 def check_data(recipe: str | None, data: str) -> None:

@@ -215,7 +215,7 @@ def _all_finished(records: Sequence[Record], folders: Sequence[Path]) -> bool:
 def _progress(records: Sequence[Record]) -> str:
     """`a: step 12 of 60; b: stopped at step 30 of 60; joslim resume runs/b goes on`"""
     if not records:
-        return "waiting for the first round"
+        return "waiting for the first step"
     words = []
     for record in records:
         status = record.status

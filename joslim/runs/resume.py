@@ -61,6 +61,9 @@ def restore(trainer: Trainer, folder: RunFolder, until: int | None = None) -> No
             why = first_line(error)
             raise UserError(f"checkpoint: its state is not one of this training: {why}") from error
         alike(trainer.net.state_dict().values())
+        # An extended run goes on from its last weights.
+        if trainer.best is not None and trainer.best.swapped and not trainer.slimming.finished:
+            trainer.swap_best()
     done = trainer.slimming.steps
     if trainer.total_steps < done:
         field = "steps" if until is None else "until"

@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from joslim.data.folder import FolderData
 from joslim.distributed import averaged, local_rank, rank, refuse_differences, world
 from joslim.errors import UserError, first_line, unknown
 from joslim.files import LONGEST_NAME, is_name, shown, stored_tensors
-from joslim.front import Front
+from joslim.front import Front, cost_key
 from joslim.models import MODELS
 from joslim.results.run_files import steps_in
 from joslim.runs.config import SEARCH_OPTIONS, Config, Resolved
@@ -36,13 +36,17 @@ from joslim.runs.recipes import RECIPES, check_data, rate_for
 from joslim.slimmable import SlimmableNet, norms_together, slim, sort_channels
 from joslim.space import Widths, WidthSpace
 from joslim.training.evaluate import evaluating, moved
+from joslim.training.exploring import timed
+from joslim.training.judging import validation_errors
 from joslim.training.methods import choose_searcher
 from joslim.training.methods import method as find_method
 from joslim.training.methods import preset as find_preset
+from joslim.training.optimizers import OPTIMIZERS
 from joslim.training.schedule import Schedule
 from joslim.training.settings import Sandwich
 from joslim.training.slimming import Slimming, default_every, steps_alone
 from joslim.training.step import clip_gradients, refuse_non_finite
+from joslim.units import format_size
 
 # Prefixes that wrappers add to the names of weights.
 PREFIXES = re.compile(r"^(module\.)?(_orig_mod\.)?")
@@ -54,6 +58,19 @@ LINES = 1000
 CHECKPOINTS = 20
 # Images in a batch of an evaluation, which needs no memory for gradients.
 EVALUATION_BATCH = 512
+
+
+@dataclass
+class Best:
+    """The step with the least mean validation error so far, and its weights.
+
+    swapped: Whether the network has them, and `weights` are those of the last step instead.
+    """
+
+    step: int
+    error: float
+    weights: dict[str, Tensor]
+    swapped: bool = False
 
 
 @dataclass
@@ -71,6 +88,8 @@ class Trainer:
     device: torch.device
     # Names of the weights that did not come from --init.
     fresh: list[str]
+    # With --val-every, once it was measured.
+    best: Best | None = None
 
     @property
     def total_steps(self) -> int:
@@ -109,8 +128,40 @@ class Trainer:
             return nullcontext()
         return torch.autocast(self.device.type, PRECISIONS[self.config.amp])
 
+    def validate(self) -> list[float]:
+        """Measure the validation errors of the full and the smallest network in percent.
+
+        The weights are kept if the mean is the least so far; of equal means the last counts.
+        """
+        slimming, sweep = self.slimming, self.data.sweep
+        full, smallest = slimming.space.full, slimming.space.smallest
+        ends = [full, smallest] if slimming.method.sandwich else [slimming.alone or full]
+        train = [*sweep("train", EVALUATION_BATCH, limit=self.config.front_images)]
+        with timed(slimming.seconds, "validation"):
+            val = sweep("val", EVALUATION_BATCH)
+            errors = validation_errors(self.net, [*dict.fromkeys(ends)], train, val)
+        mean = sum(errors) / len(errors)
+        if self.best is None or mean <= self.best.error:
+            self.best = Best(slimming.steps, mean, self._weights())
+        return errors
+
+    def _weights(self) -> dict[str, Tensor]:
+        return {name: value.detach().cpu().clone() for name, value in self.net.state_dict().items()}
+
+    def swap_best(self) -> None:
+        """Exchange the weights of the network with those of the best step."""
+        assert self.best is not None
+        weights = self._weights()
+        self.net.load_state_dict(self.best.weights)
+        self.best = replace(self.best, weights=weights, swapped=not self.best.swapped)
+
     def front(self, progress: Any = lambda done, total: None) -> Front:
-        """Judge the front. This is the first time that the test set is read."""
+        """Judge the front, of the best weights with --val-every.
+
+        This is the first time that the test set is read.
+        """
+        if self.best is not None and not self.best.swapped:
+            self.swap_best()
         val = self.data.sweep("val", EVALUATION_BATCH) if self.data.sizes["val"] else None
         test = self.data.sweep("test", EVALUATION_BATCH)
         train = self.data.sweep("train", EVALUATION_BATCH, limit=self.config.front_images)
@@ -135,21 +186,29 @@ class Trainer:
             "slimming": self.slimming.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
+            "best": vars(self.best) if self.best else None,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.slimming.load_state_dict(state["slimming"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
+        self.best = Best(**state["best"]) if state["best"] is not None else None
+        if self.best is not None:
+            there, here = self.best.weights, self.net.state_dict()
+            if {n: t.shape for n, t in there.items()} != {n: t.shape for n, t in here.items()}:
+                raise UserError("best: its weights are not of this network")
         # With the momentum of another network the first step would fail.
         for parameter, kept in self.optimizer.state.items():
-            momentum = kept.get("momentum_buffer")
-            if momentum is None:
-                continue
-            if not isinstance(momentum, Tensor) or momentum.shape != parameter.shape:
-                raise UserError("optimizer: its momentum is not of this network")
-            # In the memory layout of the parameter, whatever the file has.
-            kept["momentum_buffer"] = torch.empty_like(parameter).copy_(momentum)
+            for name in OPTIMIZERS[self.config.optimizer].keeps:
+                value = kept.get(name)
+                if name == "momentum_buffer" and value is None:  # SGD makes it when it needs it
+                    continue
+                like = torch.tensor(0.0) if name == "step" else parameter
+                if not isinstance(value, Tensor) or value.shape != like.shape:
+                    raise UserError(f"optimizer: its {name} is not of this network")
+                # In the memory layout of the parameter, whatever the file has.
+                kept[name] = torch.empty_like(like).copy_(value)
 
 
 def set_up(
@@ -194,12 +253,8 @@ def set_up(
         data=images,
         net=net,
         slimming=_make_slimming(settings, net, images, cost_of(settings, cost, net)),
-        optimizer=torch.optim.SGD(
-            net.parameters(),
-            lr=settings.lr,
-            momentum=settings.momentum,
-            nesterov=settings.momentum > 0,
-            weight_decay=settings.weight_decay,
+        optimizer=OPTIMIZERS[settings.optimizer].make(
+            net.parameters(), settings.lr, settings.momentum, settings.weight_decay
         ),
         criterion=nn.CrossEntropyLoss(label_smoothing=settings.label_smoothing),
         schedule=Schedule(settings.schedule, settings.warmup, settings.lr),
@@ -227,7 +282,11 @@ def resolve(config: Config, data: Data, net: SlimmableNet) -> Resolved:
     batch = values["batch"]
     _check_batch(batch, images)
     if config.lr is None:
-        values["lr"] = rate_for(values["recipe"], batch)
+        values["lr"] = rate_for(values["recipe"], batch, config.optimizer)
+    if values["val_every"] is not None and not data.sizes["val"]:
+        raise UserError(
+            "val_every: there are no validation images; type --val 0.1, or leave it out"
+        )
     if values["steps"] is None:
         values["steps"], values["epochs"] = steps_in(values["epochs"], images, batch), None
     steps = values["steps"]
@@ -257,7 +316,7 @@ def resolve(config: Config, data: Data, net: SlimmableNet) -> Resolved:
 
 
 def summary(trainer: Trainer) -> list[str]:
-    """Describe in words, before a training, the data and the settings that were chosen for them."""
+    """Describe in words, before a training, the network, the data and the chosen settings."""
     config, data = trainer.config, trainer.data
     counts = []
     for split, name in {"train": "training", "val": "validation", "test": "test"}.items():
@@ -268,12 +327,16 @@ def summary(trainer: Trainer) -> list[str]:
     if recipe == data.recipe:
         recipe += f" (for {data.sizes['train']:,} training images of {data.shape[-1]} pixels)"
     rate = f"learning rate {config.lr:g}"
-    if config.lr != rate_for(config.recipe, config.batch):
+    if config.lr != rate_for(config.recipe, config.batch, config.optimizer):
         rate += " (given)"
-    elif config.batch != row["batch"]:
+    elif config.batch != row["batch"] and config.optimizer == "sgd":
         rate += f" (it follows the batch: {row['lr']:g} for {row['batch']})"
     epochs = config.steps * config.batch / data.sizes["train"]
+    cost, space = trainer.slimming.cost, trainer.slimming.space
+    ends = (format_size(cost_key(cost.name), cost(end)) for end in (space.smallest, space.full))
     return [
+        f"network: {config.model}, {len(space)} knobs, {cost.name} {' to '.join(ends)}; method "
+        f"{trainer.slimming.name}, {config.steps:,} steps with {config.optimizer}",
         f"data: {', '.join(counts)} images of {len(data.classes)} classes, {shape}",
         f"recipe: {recipe}",
         f"training: {config.steps:,} steps ({epochs:.3g} epochs), batch {config.batch}, {rate}, "

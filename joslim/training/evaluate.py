@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -85,12 +86,30 @@ def mean_loss(net: nn.Module, batches: Iterable[Any], criterion: Criterion) -> f
     return total / samples
 
 
+class Tally:
+    """Counts the images of each class, and those that are taken for another class."""
+
+    def __init__(self) -> None:
+        self.images: Counter[int] = Counter()
+        self.confusions: Counter[tuple[int, int]] = Counter()
+
+    def add(self, outputs: Tensor, labels: Tensor) -> None:
+        """Count a batch: [n, classes] class scores and [n] classes."""
+        pairs = [*zip(labels.tolist(), outputs.argmax(dim=1).tolist())]
+        self.images.update(label for label, _ in pairs)
+        self.confusions.update(pair for pair in pairs if pair[0] != pair[1])
+
+
 def errors(
-    net: SlimmableNet, children: Sequence[Widths], batches: Iterable[Any], metric: Metric = wrong
+    net: SlimmableNet,
+    children: Sequence[Widths],
+    batches: Iterable[Any],
+    metric: Metric = wrong,
+    tallies: Sequence[Tally] = (),
 ) -> list[tuple[float, int]]:
     """Return the error of each child in percent, and the number of samples behind it.
 
-    All children are measured in one pass over the data.
+    All children are measured in one pass over the data. tallies: If given, one for each child.
     """
     if not children:
         return []
@@ -100,7 +119,10 @@ def errors(
             inputs, labels = on_device(net, batch)
             for place, child in enumerate(children):
                 with net.at(child):
-                    faults = metric(call(net, inputs), labels)
+                    outputs = call(net, inputs)
+                faults = metric(outputs, labels)
+                if tallies:
+                    tallies[place].add(outputs, labels)
                 totals[place] += faults.double().sum().item()
                 seen = faults.numel()
             samples += seen

@@ -7,7 +7,7 @@ measures the best of them on many images, each with BatchNorm statistics of its 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,11 @@ from joslim.costs import COSTS
 from joslim.costs import cost as make_cost
 from joslim.distributed import gathered, shared_out, world
 from joslim.errors import RunFailed
-from joslim.front import Front, Point, cost_key, non_dominated
+from joslim.front import Front, Mistakes, Point, cost_key, non_dominated
 from joslim.search import History
 from joslim.slimmable import SlimmableNet, statistics_of
 from joslim.space import Widths
-from joslim.training.evaluate import Metric, errors, mean_loss, on_device, wrong
+from joslim.training.evaluate import Metric, Tally, errors, mean_loss, on_device, wrong
 from joslim.training.step import Criterion
 
 Progress = Callable[[int, int], None]
@@ -64,7 +64,12 @@ def judge(
     The statistics of the front's children stay in `net.statistics`. Validation and test errors are
     measured for the children of the front only.
     """
-    losses = _measure(net, history, finalists, criterion, batches, progress)
+    # The parts of the work: children to measure, then batches on which errors are measured.
+    parts = len(finalists) + sum(_number_of(data) for data in (val, test))
+    done = len(finalists)
+    losses = _measure(
+        net, history, finalists, criterion, batches, lambda done, _: progress(done, parts)
+    )
     history.record(losses, step)
     if not any(math.isfinite(loss) for loss in losses.values()):
         raise RunFailed(f"none of {len(history)} children has a finite loss: no front")
@@ -78,13 +83,27 @@ def judge(
         del net.statistics[widths]
     net._switch(net.active)
 
-    def errors_on(data: Iterable[Any] | None) -> Sequence[tuple[float | None, int | None]]:
+    def errors_on(
+        data: Iterable[Any] | None, by_class: bool = False
+    ) -> Sequence[tuple[float | None, int | None, Mistakes | None]]:
         if data is None:
-            return [(None, None)] * len(children)
-        watched = _watched(data, lambda: progress(len(finalists), len(finalists)))
-        return gathered(errors(net, shared_out(children), watched, metric))
+            return [(None, None, None)] * len(children)
+        mine = shared_out(children)
+        tallies = [Tally() for _ in mine] if by_class else []
+        found = errors(net, mine, watched(data), metric, tallies)
+        known: list[Mistakes | None] = [Mistakes.of(t.images, t.confusions) for t in tallies]
+        return gathered([(*pair, m) for pair, m in zip(found, known or [None] * len(mine))])
 
-    on_val, on_test = errors_on(val), errors_on(test)
+    def watched(data: Iterable[Any]) -> Iterator[Any]:
+        nonlocal done
+        for batch in data:
+            progress(min(done, parts), parts)
+            yield batch
+            done += 1
+
+    # By the default metric, labels are classes.
+    on_val, on_test = errors_on(val), errors_on(test, by_class=metric is wrong)
+    progress(parts, parts)
     cost = history.cost
     counted = [make_cost(info.name, net) for info in COSTS.values() if info.on_every_front]
     points = [
@@ -94,11 +113,38 @@ def judge(
             losses[child],
             val_error,
             test_error,
+            mistakes,
         )
-        for child, widths, (val_error, _), (test_error, _) in zip(best, children, on_val, on_test)
+        for child, widths, (val_error, *_), (test_error, _, mistakes) in zip(
+            best, children, on_val, on_test
+        )
     ]
     span = (float(cost(net.space.smallest)), float(cost(net.space.full)))
     return Front(points, cost.name, span, val_images=on_val[0][1])
+
+
+def validation_errors(
+    net: SlimmableNet,
+    children: Sequence[Widths],
+    batches: Iterable[Any],
+    val: Iterable[Any],
+    metric: Metric = wrong,
+) -> list[float]:
+    """Return the errors of children on `val` in percent.
+
+    As when a front is judged, each child gets statistics of its own from the training batches.
+    Nothing of the network changes.
+    """
+    mine = shared_out(children)
+    for widths in mine:
+        with net.at(widths):
+            inputs = ((on_device(net, batch)[0],) for batch in batches)
+            net.statistics[widths] = statistics_of(net, inputs)
+    net._switch(net.active)
+    found = gathered([percent for percent, _ in errors(net, mine, val, metric)])
+    net.statistics.clear()
+    net._switch(net.active)
+    return found
 
 
 def _measure(
@@ -123,7 +169,6 @@ def _measure(
             net._switch(widths)
             loss = mean_loss(net, batches, criterion)
         measured.append((widths.counts, loss, net.statistics[widths]))
-    progress(len(finalists), len(finalists))
     device = next(net.parameters()).device
     losses = []
     for counts, loss, statistics in gathered(measured):
@@ -134,7 +179,6 @@ def _measure(
     return dict(zip(finalists, losses))
 
 
-def _watched(batches: Iterable[Any], at_each: Callable[[], None]) -> Iterator[Any]:
-    for batch in batches:
-        at_each()
-        yield batch
+def _number_of(batches: Iterable[Any] | None) -> int:
+    """Number of batches; 0 if it is not known."""
+    return len(batches) if isinstance(batches, Sized) else 0

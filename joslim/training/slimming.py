@@ -330,6 +330,11 @@ class Slimming(ChildSearch):
         ]
 
     @property
+    def smallest_loss(self) -> float | None:
+        """Loss of the smallest network in the last step; None if it was not trained in it."""
+        return dict(zip(self.widths, self.losses.tolist())).get(self.space.smallest)
+
+    @property
     def round(self) -> int:
         """Number of the present round of K steps, which decides the scoring batch."""
         return self.steps // self.every
@@ -367,7 +372,8 @@ class Slimming(ChildSearch):
             val: Validation batches, to measure the validation error of the front.
             test: Test batches, to measure the test error of the front.
             metric: A function of outputs and labels: how wrong each sample is, from 0 to 1.
-            progress: A function that is called with the number of judged children and their total.
+            progress: A function that is called with the number of finished parts of the work and
+                their total; a part is a child to judge, or a batch that measures errors.
 
         Returns:
             The front, sorted by cost.

@@ -1,4 +1,4 @@
-"""The live bar: what it shows, and that it is silent where nobody looks."""
+"""Progress: the bar of a terminal, and the lines outside of one."""
 
 import io
 from typing import Any
@@ -54,10 +54,55 @@ def test_the_bar_is_taken_away_at_the_end(monkeypatch: pytest.MonkeyPatch) -> No
     assert shown(monkeypatch, [STEP], width=160).endswith("\x1b[2K")
 
 
-def test_silent_where_stderr_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_where_stderr_is_no_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One for each twentieth: means since the last line, and the time that is left."""
+    clock = iter(range(10**6))
+    monkeypatch.setattr("joslim.cli.progress.time.monotonic", lambda: next(clock))
+    with watching() as watch:
+        for step in range(1, 101):
+            trained = None if step <= 30 or step % 3 else 10.0 * step
+            watch(Progress("train", step, 100, 1.0 * step, None, trained, alone_until=30))
+        for done in range(41):
+            watch(Progress("front", done, 40))
+    out, err = capsys.readouterr()
+    lines = err.splitlines()
+    assert out == ""
+    alone = "children are trained from step 30 on"
+    assert lines[0] == f"step 1 of 100, loss of the full network 1.000, {alone}"
+    assert (
+        lines[1] == f"step 5 of 100, loss of the full network 3.500, {alone}, more than 95 s left"
+    )
+    # Steps 36 to 40, of which 36 and 39 trained the smallest network.
+    assert lines[8] == (
+        "step 40 of 100, loss of the full network 38.000, of the smallest 375.000, about 60 s left"
+    )
+    assert lines[20].startswith("step 100 of 100, loss of the full network 98.000")
+    assert lines[21] == "judging children: 0 of 40"
+    assert lines[22] == "judging children: 2 of 40, about 38 s left"
+    assert lines[-1] == "judging children: 40 of 40"
+    assert len(lines) == 21 + 21
+
+
+def test_long_parts_have_lines_in_between(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(0, 10**6, 300))
+    monkeypatch.setattr("joslim.cli.progress.time.monotonic", lambda: next(clock))
+    with watching() as watch:
+        for step in range(1, 8):
+            watch(Progress("train", step, 1000, 1.0))
+    places = [line.partition(",")[0] for line in capsys.readouterr().err.splitlines()]
+    assert places == ["step 1 of 1", "step 3 of 1", "step 5 of 1", "step 7 of 1"]
+
+
+def test_one_process_of_many_speaks(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
     with watching() as watch:
         watch(STEP)
-        watch(JUDGED)
     assert capsys.readouterr() == ("", "")
 
 

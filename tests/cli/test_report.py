@@ -93,7 +93,7 @@ def test_bad_input(
 
 
 def test_a_run_that_has_only_just_begun(copied: Path, refused: Callable[..., str]) -> None:
-    for name in ("front.json", "history.jsonl"):
+    for name in ("front.json", "history.jsonl", "metrics.jsonl"):
         (copied / name).unlink()
     assert "has nothing to show yet" in refused("report", str(copied))
 

@@ -366,3 +366,12 @@ def test_a_log_in_no_known_alphabet(tmp_path: Path) -> None:
     assert last_line(tmp_path / "a.log") == "\ufffd\ufffd"
     (tmp_path / "a.log").write_bytes(b"joslim: red \x1b[31m\n")
     assert last_line(tmp_path / "a.log") == "red [31m"
+
+
+def test_progress_is_no_reason(tmp_path: Path) -> None:
+    """The log of a run that was killed ends with lines of its progress."""
+    progress = "step 1 of 2,000, loss 2\njudging children: 1 of 20\n"
+    (tmp_path / "a.log").write_text(f"joslim: out of memory\n{progress}")
+    assert last_line(tmp_path / "a.log") == "out of memory"
+    (tmp_path / "a.log").write_text(progress)
+    assert last_line(tmp_path / "a.log") == ""

@@ -98,7 +98,7 @@ def test_a_run_that_has_only_just_begun(copied: Path) -> None:
             (copied / "history.jsonl").unlink()
         else:
             (copied / "history.jsonl").write_text(text)
-        words = "has nothing to show yet, no child was scored: "
+        words = "has nothing to show yet, no step was logged: "
         with pytest.raises(NothingYet, match=f"{words}it stopped at step 0 of 6; joslim resume"):
             read_record(copied)
         with (

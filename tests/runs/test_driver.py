@@ -541,7 +541,10 @@ def test_what_is_to_see(tiny: Options, tmp_path: Path) -> None:
     assert {progress.total for progress in steps} == {6}
     assert [progress.round for progress in steps] == [1, 1, 2, 2, 3, 3]
     assert [progress.others_loss is None for progress in steps] == [True] * 2 + [False] * 4
-    assert steps[-1].children == len(run.history) == judged[-1].total
+    # Of the validation and the test images there is one batch each.
+    assert steps[-1].children == len(run.history) == judged[-1].total - 2
+    assert [progress.smallest_loss is None for progress in steps][:2] == [True] * 2
+    assert steps[-1].alone_until == 2
     *lines, _ = metrics_of(run.path)
     assert [(p.loss, p.others_loss) for p in steps] == [
         (line["loss"], line["losses"][1] if len(line["losses"]) > 1 else None) for line in lines

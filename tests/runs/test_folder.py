@@ -262,7 +262,7 @@ def test_its_front(finished: Run) -> None:
     children = record["children"]
     assert children
     keys = {"widths", "channels", "macs", "params", "memory"}
-    keys |= {"train_loss", "val_error", "test_error"}
+    keys |= {"train_loss", "val_error", "test_error", "mistakes"}
     assert all(child.keys() == keys for child in children)
     assert [c["macs"] for c in children] == sorted(c["macs"] for c in children)
     losses = [c["train_loss"] for c in children]
@@ -285,7 +285,7 @@ def test_its_metrics(finished: Run) -> None:
     times = [line["seconds"] for line in (*lines, end)]
     assert times == sorted(times)
     for line in (*lines, end):
-        assert line["parts"].keys() == {"data", "search", "scoring"}
+        assert line["parts"].keys() == {"data", "search", "scoring", "validation"}
         assert 0 <= sum(line["parts"].values()) <= line["seconds"]
     assert [len(line["losses"]) for line in lines] == [1, 1, 2, 2, 2, 2], "alone, then one more"
     assert [line["passes"] for line in lines] == [1, 2, 4, 6, 8, 10]
@@ -298,7 +298,7 @@ def test_its_metrics(finished: Run) -> None:
         assert line["smallest_loss"] == smallest
     rates = [line["lr"] for line in lines]
     assert rates == sorted(rates, reverse=True)
-    assert rates[0] == 0.1
+    assert rates[0] == 0.05
 
 
 def test_its_history(finished: Run) -> None:

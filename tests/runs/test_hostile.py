@@ -24,8 +24,11 @@ from joslim.costs.device_file import DeviceFile
 from joslim.errors import UserError
 from joslim.front import Front
 from joslim.runs.checkpoint import write_summary
+from joslim.runs.config import config_of
 from joslim.runs.driver import train
+from joslim.runs.resume import BAD_STATE
 from joslim.runs.run import Run
+from joslim.runs.setup import set_up
 
 Options = dict[str, Any]
 
@@ -215,10 +218,32 @@ STATES: dict[str, Callable[[Any], Any]] = {
         **state,
         "optimizer": {**state["optimizer"], "state": {0: {"momentum_buffer": torch.zeros(7)}}},
     },
+    "best weights of nothing": lambda state: {
+        **state, "best": {"step": 1, "error": 1.0, "weights": {}, "swapped": False},
+    },
+    "best of text": lambda state: {**state, "best": "x"},
     "momentum of text": lambda state: {
         **state, "optimizer": {**state["optimizer"], "state": {0: {"momentum_buffer": "x"}}},
     },
 }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        {"exp_avg": torch.zeros(1), "step": torch.tensor(1.0)},
+        {"momentum_buffer": torch.zeros(1)},
+        {"step": "x"},
+    ],
+)
+def test_a_state_of_another_optimizer(kept: dict[str, Any]) -> None:
+    options = {"steps": 2, "batch": 8, "front_images": 16, "optimizer": "adamw"}
+    trainer = set_up(config_of(options))
+    trainer.step(*next(trainer.batches()))
+    state = trainer.state_dict()
+    state["optimizer"]["state"][0] = kept
+    with pytest.raises((UserError, *BAD_STATE)):  # of which `restore` makes one line
+        trainer.load_state_dict(state)
 
 
 @pytest.mark.parametrize("how", STATES)

@@ -141,13 +141,13 @@ def test_a_small_folder_is_not_trained_as_imagenet(tmp_path: Path) -> None:
     job = set_up(config_of(options))
     assert (job.config.recipe, job.config.batch) == ("small-data", 29), "cut to the images"
     assert job.config.lr == pytest.approx(0.025 * 29 / 32)
-    data, recipe, training = summary(job)
+    _, data, recipe, training = summary(job)
     assert "test (val/, since there is no test/)" in data
     assert recipe == "recipe: small-data (for 29 training images of 8 pixels)"
     assert "(it follows the batch: 0.025 for 32)" in training
     by_name = set_up(config_of({**options, "recipe": "imagenet", "batch": 8}))
     assert (by_name.config.lr, by_name.config.label_smoothing) == (0.5 / 128, 0.1)
-    assert summary(by_name)[1] == "recipe: imagenet"
+    assert summary(by_name)[2] == "recipe: imagenet"
 
 
 @pytest.mark.parametrize("length", [{"steps": 60}, {"epochs": 2.0}])

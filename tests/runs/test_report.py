@@ -48,7 +48,7 @@ def test_several_runs_on_one_page(finished: Run, copied: Path, tmp_path: Path) -
 def test_a_run_with_nothing_to_show_is_left_out(
     finished: Run, copied: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for name in ("front.json", "history.jsonl"):
+    for name in ("front.json", "history.jsonl", "metrics.jsonl"):
         (copied / name).unlink()
     for runs in ([finished, copied], [copied, finished]):
         page = joslim.report(runs, tmp_path / "both.html")
@@ -130,8 +130,8 @@ def test_a_watched_run_is_written_until_it_ends(
     monkeypatch.setattr(reporting.time, "sleep", pause)
     with RunFolder(copied).locked():
         assert reporting.watch(copied, tell=told.append) == page
-    assert told == ["waiting for the first round", "copy: step 6 of 6", "finished"]
-    assert refreshes == ["no page", "no page", reporting.REFRESH, reporting.REFRESH]
+    assert told == ["copy: step 6 of 6", "copy: step 6 of 6", "finished"]
+    assert refreshes == [reporting.REFRESH] * 4, "the losses of the full network come first"
     data = data_of(page)
     assert (data["refresh"], data["runs"][0]["front"]["judged"]) == (None, True)
 
@@ -208,7 +208,7 @@ def test_a_watch_may_begin_before_the_training(
         monkeypatch.setattr(reporting.time, "sleep", pause)
         assert reporting.watch(folder, tell=told.append) == folder / "report.html"
         assert told == [
-            "waiting for the first round",
+            "waiting for the first step",
             "nobody trains here now: waiting 30 s for a training",
             "finished",
         ]
@@ -225,9 +225,9 @@ def test_only_pages_of_runs_are_watched(
     monkeypatch.setattr(reporting.time, "sleep", lambda seconds: None)
     with pytest.raises(UserError, match="nowhere' does not exist"):
         reporting.watch(tmp_path / "nowhere", tmp_path / "a.html")
-    (copied / "front.json").unlink()
-    (copied / "history.jsonl").unlink()
-    with pytest.raises(UserError, match="nothing to show yet, no child was scored: it stopped"):
+    for name in ("front.json", "history.jsonl", "metrics.jsonl"):
+        (copied / name).unlink()
+    with pytest.raises(UserError, match="nothing to show yet, no step was logged: it stopped"):
         reporting.watch(copied)
 
 

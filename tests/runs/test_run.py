@@ -71,7 +71,7 @@ def test_front_and_configuration(finished: Run) -> None:
     run = joslim.load(str(finished.path))
     assert run.front == finished.front == Front.read(finished.path)
     assert run.config == finished.config
-    assert (run.config.steps, run.config.every, run.config.lr) == (6, 2, 0.1)
+    assert (run.config.steps, run.config.every, run.config.lr) == (6, 2, 0.05)
     assert run.path == finished.path
     assert "finished" in repr(run)
 

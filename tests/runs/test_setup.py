@@ -63,6 +63,7 @@ CAN_BE_OFF = {
     "split": "for a folder of classes",
     "epochs": "the length is in steps",
     "clip": "gradients are not clipped",
+    "val_every": "validation errors are measured at the end",
     "amp": "full precision",
     "threads": "torch decides, on each machine anew",
     "searcher": "the method does not search",
@@ -91,7 +92,7 @@ def test_a_run_records_a_value_for_every_setting_that_is_not_off(
     config = json.loads((tmp_path / "run" / "config.json").read_text())["config"]
     nothing = {name for name, value in config.items() if value is None}
     always = {"init", "device_file", "data_root", "size", "crop_scale", "split", "epochs", "clip"}
-    assert nothing - {"threads"} == always | off | {"amp"}
+    assert nothing - {"threads"} == always | off | {"amp", "val_every"}
     assert nothing <= CAN_BE_OFF.keys()
     assert set_up(run.config).config == Resolved(**config), "it repeats the run"
 

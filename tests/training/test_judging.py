@@ -112,6 +112,14 @@ def test_many_children_are_sifted_first(digits: Data) -> None:
 def test_progress(digits: Data) -> None:
     slimming = slimming_of(digits, method="slim")
     seen: list[tuple[int, int]] = []
-    slimming.front(F.cross_entropy, images=128, progress=lambda *now: seen.append(now))
-    assert [done for done, _ in seen] == list(range(len(seen)))
+    val, test = digits.sweep("val", 32), digits.sweep("test", 128)
+    slimming.front(
+        F.cross_entropy,
+        images=128,
+        val=val,
+        test=test,
+        progress=lambda *now: seen.append(now),
+    )
+    assert [done for done, _ in seen] == list(range(len(seen))), "batches of errors count too"
     assert {total for _, total in seen} == {len(seen) - 1}
+    assert len(seen) > 1 + len(val) + len(test)

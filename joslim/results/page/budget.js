@@ -59,6 +59,7 @@ function showChild(front, child, position) {
   putCommand(front.judged ? exportCommand(child) : "Once the training has ended.");
   byId("command-words").hidden = !(front.judged && view.story.export.unnamed);
   byId("copy").disabled = !front.judged;
+  showMistakes(front, child, position);
 }
 
 function showNothing(low) {
@@ -69,6 +70,7 @@ function showNothing(low) {
   putCommand("");
   byId("command-words").hidden = true;
   byId("copy").disabled = true;
+  present("mistakes-card", false);
 }
 
 const share = (value, of) => `${of ? ((100 * value) / of).toFixed(1) : "0.0"} %`;

@@ -41,6 +41,7 @@ SCRIPTS = (
     "words.js",
     "charts.js",
     "front.js",
+    "mistakes.js",
     "budget.js",
     "compare.js",
     "search.js",
@@ -84,7 +85,7 @@ def embedded(data: Any) -> str:
 def content_of(records: Sequence[Record], refresh: int | None = None) -> Json:
     """The data that the page embeds. refresh: seconds after which it is read again."""
     runs = [run_json(record) for record in records]
-    keys = dict.fromkeys(key for run in runs for key in run["front"]["costs"])
+    keys = dict.fromkeys(key for run in runs if run["front"] for key in run["front"]["costs"])
     flags = {info.key: info.flag for info in COSTS.values()}  # other costs have none
     return {
         "runs": runs,
@@ -105,13 +106,14 @@ def content_of(records: Sequence[Record], refresh: int | None = None) -> Json:
 
 def run_json(record: Record) -> Json:
     """Everything that the page shows of one run."""
-    config, history = {**record.config, "low": record.low}, record.history
+    front, history = _front_json(record), record.history
+    config = {**record.config, "low": record.low} if front else record.config
     return {
         "name": record.name,
         "export": export_command(record),
         **{name: cell_text(config.get(name)) for name in ("model", "data", "method", "seed")},
-        "status": asdict(record.status),
-        "front": _front_json(record),
+        "status": {**asdict(record.status), "alone_until": record.alone_until},
+        "front": front,
         "visits": record.visits,
         "growth": [
             {
@@ -123,6 +125,7 @@ def run_json(record: Record) -> Json:
         if history
         else [],
         "curves": record.curves,
+        "validation": asdict(validation) if (validation := record.validation) else None,
         "times": asdict(times) if (times := record.times) else {},
         "config": cell_texts(config),
         "facts": _facts_json(record),
@@ -146,8 +149,11 @@ def export_command(record: Record) -> Json:
     return {"before": before, "after": after, "path": place, "unnamed": unnamed}
 
 
-def _front_json(record: Record) -> Json:
-    """The judged front; while the run trains, the children that are best by the losses so far."""
+def _front_json(record: Record) -> Json | None:
+    """The judged front; while the run trains, the children that are best by the losses so far.
+
+    None before the first child has been scored.
+    """
     front, history = record.front, record.history
     if front is not None:
         costs, span = list(front.costs), list(front.span)
@@ -159,11 +165,13 @@ def _front_json(record: Record) -> Json:
                 "train_loss": point.train_loss,
                 **{name: getattr(point, name) for name in ERRORS},
                 "rank": rank,
+                "mistakes": asdict(point.mistakes) if point.mistakes else None,
             }
             for rank, point in zip(front.ranks(), front)
         ]
+    elif history is None or not record.provisional_front:
+        return None
     else:
-        assert history is not None  # `read_record` refuses a run without any scored child
         finite = [cost for cost in history.costs if math.isfinite(cost)]
         costs, span, known = [history.key], [min(finite), max(finite)], []
         children = [
@@ -173,6 +181,7 @@ def _front_json(record: Record) -> Json:
                 "train_loss": history.losses[child],
                 **dict.fromkeys(ERRORS),
                 "rank": history.losses[child],
+                "mistakes": None,
             }
             for child in record.provisional_front
         ]
@@ -188,7 +197,23 @@ def _front_json(record: Record) -> Json:
         "area": {name: front.area(name) for name in known} if front else {},
         "hypervolume": {name: front.hypervolume(name) for name in known} if front else {},
         "judged": front is not None,
+        "classes": _class_names(record),
     }
+
+
+def _class_names(record: Record) -> dict[int, str]:
+    """The names of the classes that the mistakes of children mention; their number if unknown."""
+    points = record.front or ()
+    mentioned = {
+        number
+        for point in points
+        if (found := point.mistakes)
+        for number in (*(row[0] for row in found.classes), *(row[1] for row in found.confusions))
+    }
+    data = record.facts.get("data")
+    names = data.get("classes") if isinstance(data, dict) else None
+    known = names if isinstance(names, list) else []
+    return {n: cell_text(known[n]) if n < len(known) else str(n) for n in sorted(mentioned)}
 
 
 def _facts_json(record: Record) -> dict[str, str]:

@@ -5,6 +5,7 @@ function showCourse() {
   showSearch();
   showHistogram();
   showLosses();
+  showValidation();
   showTime();
   showConfig();
 }
@@ -29,14 +30,50 @@ function showLosses() {
     roles.length > 1
       ? "On training batches: of the full network, of the widths that were sampled, and of the smallest network."
       : "On training batches.";
-  chart("loss-chart", "Training loss over the steps.", (place) => drawLosses(place, curves, roles));
+  chart("loss-chart", "Training loss over the steps.", (place) =>
+    drawCurves(place, curves, roles, "train_loss"),
+  );
 }
 
-function drawLosses(place, curves, roles) {
+function showValidation() {
+  const { validation, status } = view.story;
+  if (!present("validation-card", validation !== null && validation.steps.length > 1)) return;
+  const { steps, full, smallest, best } = validation;
+  const curves = { step: steps, full, ...(smallest.length ? { smallest } : {}) };
+  const roles = ROLES.filter(([role]) => curves[role]);
+  const least = roles.length > 1 ? "the mean of both is least" : "it is least";
+  byId("validation-note").textContent =
+    status.state === "finished"
+      ? `The front is that of the weights of step ${formatCount(best)}, where ${least}.`
+      : `So far ${least} at step ${formatCount(best)}; the front will be that of the best step.`;
+  chart("validation-chart", "Validation error over the steps.", (place) =>
+    drawCurves(place, curves, roles, "val_error", best),
+  );
+}
+
+// Curves over the steps by role, {step, full, ...}; a line marks the best step.
+function drawCurves(place, curves, roles, measure, best = null) {
   const all = roles.flatMap(([role]) => curves[role]).filter((loss) => loss !== null);
   const x = { low: 0, high: ends(curves.step)[1], log: false, words: "step", tick: formatCount };
-  const y = axisOf(all, MEASURE_WORDS.train_loss, plainTick);
+  const y = axisOf(all, MEASURE_WORDS[measure], measureTick(measure));
   const { plot, sx, sy, box } = frame(place, x, y, 74);
+  if (best !== null) {
+    const at = sx(best);
+    const right = at > (box.left + box.right) / 2;
+    plot.append(
+      drawn("line", { class: "budget", x1: at, x2: at, y1: box.top, y2: box.bottom }),
+      drawn(
+        "text",
+        {
+          class: "label",
+          x: right ? at - 6 : at + 6,
+          y: box.top + 12,
+          "text-anchor": right ? "end" : "start",
+        },
+        "best",
+      ),
+    );
+  }
   const labels = roles.map(([role, words], look) => {
     const points = curves.step
       .map((step, at) => [step, curves[role][at]])
@@ -59,7 +96,7 @@ function drawLosses(place, curves, roles) {
       `step ${formatCount(step)}`,
       ...roles.map(
         ([role, words]) =>
-          `${words} ${curves[role][at] === null ? "–" : formatLoss(curves[role][at])}`,
+          `${words} ${formatMeasure(measure, curves[role][at])}`,
       ),
     ],
   }));
@@ -70,6 +107,7 @@ const PART_WORDS = {
   data: "waiting for data",
   search: "searching widths",
   scoring: "scoring children",
+  validation: "validation",
   judging: "judging the front",
 };
 

@@ -15,14 +15,18 @@ function showRun(at, wish = {}) {
   view.at = at;
   view.story = DATA.runs[at];
   const { front } = view.story;
-  view.cost = front.costs.includes(wish.cost) ? wish.cost : front.key;
-  view.measure = front.measures.includes(wish.measure) ? wish.measure : front.measures[0];
   showHead();
-  setUpBudget();
-  view.child = null;
-  view.budget = wish.budget > 0 && Number.isFinite(wish.budget) ? wish.budget : defaultBudget();
-  showFront();
-  setBudget(view.budget);
+  // Before the first child is scored there are only the losses of the full network.
+  present("mistakes-card", false);
+  if (present("front-and-child", front !== null)) {
+    view.cost = front.costs.includes(wish.cost) ? wish.cost : front.key;
+    view.measure = front.measures.includes(wish.measure) ? wish.measure : front.measures[0];
+    setUpBudget();
+    view.child = null;
+    view.budget = wish.budget > 0 && Number.isFinite(wish.budget) ? wish.budget : defaultBudget();
+    showFront();
+    setBudget(view.budget);
+  }
   showCourse();
 }
 
@@ -34,10 +38,26 @@ function showHead() {
     DATA.runs.length > 1
       ? DATA.runs.map((run) => run.name).join(", ")
       : `${story.model} on ${story.data}, method ${story.method}, seed ${story.seed}`;
+  putFigures(byId("figures"), [
+    ...(front ? figuresOf(story) : figuresSoFar(story)),
+    ...(times.seconds
+      ? [["wall time", duration(times.seconds), `${formatCount(status.step)} steps`]]
+      : []),
+  ]);
+  showTraining();
+}
+
+function figuresSoFar({ curves, status }) {
+  const losses = curves.full.filter((loss) => loss !== null);
+  const now = losses.length ? formatLoss(losses[losses.length - 1]) : "–";
+  return [["training loss", now, `full network, step ${formatCount(status.step)}`]];
+}
+
+function figuresOf({ front, visits }) {
   const best = front.measures[0];
   const values = front.children.map((child) => child[best]);
   const [least, most] = ends(values);
-  putFigures(byId("figures"), [
+  return [
     [
       MEASURE_WORDS[best],
       `${formatMeasure(best, least).replace(" %", "")}–${formatMeasure(best, most)}`,
@@ -51,7 +71,7 @@ function showHead() {
     [
       "children on the front",
       formatCount(front.children.length),
-      `of ${formatCount(story.visits.length)} visited`,
+      `of ${formatCount(visits.length)} visited`,
     ],
     ...(front.area[best] === undefined
       ? []
@@ -59,11 +79,7 @@ function showHead() {
           ["area under the curve", `${fixed(front.area[best], 2)} %`, "lower is better"],
           ["hypervolume", fixed(front.hypervolume[best], 4), "higher is better"],
         ]),
-    ...(times.seconds
-      ? [["wall time", duration(times.seconds), `${formatCount(status.step)} steps`]]
-      : []),
-  ]);
-  showTraining();
+  ];
 }
 
 function showTraining() {
@@ -71,15 +87,20 @@ function showTraining() {
   byId("training").hidden = open.length === 0;
   byId("training").textContent =
     open
-      .map((story) => `${DATA.runs.length > 1 ? `${story.name}: ` : ""}${statusWords(story.status)}`)
+      .map((story) => `${DATA.runs.length > 1 ? `${story.name}: ` : ""}${statusWords(story)}`)
       .join("; ") +
     (DATA.refresh ? `. This page reads itself again every ${DATA.refresh} seconds.` : ".");
 }
 
-function statusWords({ state, step, total }) {
+function statusWords({ status: { state, step, total, alone_until }, front }) {
   const place = `step ${formatCount(step)}${total ? ` of ${formatCount(total)}` : ""}`;
-  if (state === "stopped") return `stopped at ${place}; joslim resume goes on with it`;
-  return DATA.refresh ? `training: ${place}` : `training: ${place} when this page was written`;
+  const children = front
+    ? ""
+    : step < alone_until
+      ? `. Children are not trained yet: the full network trains alone until step ${formatCount(alone_until)}`
+      : ". No child has been scored yet";
+  if (state === "stopped") return `stopped at ${place}; joslim resume goes on with it${children}`;
+  return `training: ${place}${DATA.refresh ? "" : " when this page was written"}${children}`;
 }
 
 // The address: #run=0&cost=macs&measure=test_error&budget=20000

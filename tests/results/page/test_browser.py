@@ -5,14 +5,14 @@ import re
 import shlex
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from joslim.front import Front, Point
+from joslim.front import Front, Mistakes, Point
 from joslim.results.page.content import page_of
 from joslim.results.record import read_record
 from joslim.runs.folder import RunFolder
@@ -39,6 +39,7 @@ OFFLINE = (
     "--disable-component-update",
     "--disable-dev-shm-usage",
 )
+CARDS = ("front-card", "pick-card", "loss-card", "time-card")
 MakeRun = Callable[..., Path]
 # Whatever a name may try, it says so in the console or in a variable.
 HOSTILE = (
@@ -259,7 +260,7 @@ def test_the_table_has_every_child(browser: Any, run: Path) -> None:
 def test_every_card_draws_something(browser: Any, run: Path) -> None:
     opened(browser, run / "report.html")
     empty = browser.execute_script("""
-    return [...document.querySelectorAll(".chart")]
+    return [...document.querySelectorAll(".card:not([hidden]) .chart")]
       .filter((place) => place.querySelectorAll("svg .plot > *").length === 0).map(({id}) => id)""")
     assert empty == []
     dots = "return document.querySelectorAll('#search-chart .dots').length"
@@ -403,6 +404,98 @@ def test_nothing_reads_none_or_null(browser: Any, make_run: MakeRun, tmp_path: P
     body = browser.find_element("tag name", "main").text
     assert "searcher default" in body
     assert not re.search(r"\b(None|null|undefined|NaN)\b", body)
+
+
+def test_before_the_first_child_the_losses_of_the_full_network_are_shown(
+    browser: Any, make_run: MakeRun, tmp_path: Path
+) -> None:
+    folder = make_run(tmp_path / "young", full_first=0.3)
+    (folder / "front.json").unlink()
+    (folder / "history.jsonl").unlink()
+    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)[:10]
+    (folder / "metrics.jsonl").write_text("".join(lines))
+    opened(browser, report(folder))
+    words = (
+        "stopped at step 20 of 120; joslim resume goes on with it. Children are not trained yet: "
+    )
+    assert texts(browser, "training") == [f"{words}the full network trains alone until step 36."]
+    shown = {name: browser.find_element("id", name).is_displayed() for name in CARDS}
+    assert shown == {"front-card": False, "pick-card": False, "loss-card": True, "time-card": True}
+    assert "training loss0.1250full network, step 20" in texts(browser, "figures")[0]
+    opened(browser, report([make_run(tmp_path / "done"), folder], tmp_path / "both.html"))
+    for run, visible in (("1", False), ("0", True)):
+        chosen = "const s = document.getElementById('run'); s.value = arguments[0];"
+        browser.execute_script(f"{chosen} s.dispatchEvent(new Event('change'))", run)
+        assert browser.find_element("id", "front-card").is_displayed() == visible
+
+
+def with_mistakes(folder: Path, classes: int) -> Front:
+    """The n-th child takes n images of each class for the next class, and its first class for 0."""
+    record = json.loads((folder / "front.json").read_text())
+    for at, child in enumerate(record["children"]):
+        confusions = {(c, (c + 1) % classes): 1 + (at + c) % 7 for c in range(classes)}
+        images = dict.fromkeys(range(classes), 10)
+        child["mistakes"] = asdict(Mistakes.of(images, confusions))
+    (folder / "front.json").write_text(json.dumps(record))
+    return Front.read(folder)
+
+
+MISTAKES = """
+const all = (query) => [...document.querySelectorAll(query)].map((node) => node.textContent);
+return [
+  [...document.querySelectorAll("#matrix tbody tr")].map((row) =>
+    [...row.children].map((cell) => cell.textContent)),
+  all("#class-errors .number"),
+  all("#confusions li"),
+]"""
+
+
+@pytest.mark.parametrize("classes", [3, 30, 120])
+def test_mistakes_of_the_picked_child(
+    classes: int, browser: Any, make_run: MakeRun, tmp_path: Path
+) -> None:
+    names = tuple(f"{HOSTILE} {number}" for number in range(classes))
+    folder = make_run(tmp_path / "a", classes=names)
+    front = with_mistakes(folder, classes)
+    opened(browser, report(folder))
+    for at in (0, len(front) - 1):
+        typed(browser, "macs", front[at].costs["macs"])
+        child = [*front].index(front.pick(macs=front[at].costs["macs"]))
+        assert f"Of child {child + 1}, on test images." in texts(browser, "mistakes-note")[0]
+        matrix, errors, confusions = browser.execute_script(MISTAKES)
+        wrong = [1 + (child + c) % 7 for c in range(classes)]
+        if classes == 3:
+            assert matrix == [
+                [names[0], f"{10 * wrong[0]}.0 %", str(10 - wrong[0]), str(wrong[0]), ""],
+                [names[1], f"{10 * wrong[1]}.0 %", "", str(10 - wrong[1]), str(wrong[1])],
+                [names[2], f"{10 * wrong[2]}.0 %", str(wrong[2]), "", str(10 - wrong[2])],
+            ]
+            assert not confusions
+        else:
+            worst = sorted(wrong, reverse=True)[: min(classes, 100) if classes <= 100 else 10]
+            assert errors == [f"{10 * count}.0 % of 10" for count in worst]
+            assert len(confusions) == 10
+            first = wrong.index(7)
+            assert confusions[0].startswith(f"{names[first]} taken for {names[first + 1]}: 7")
+    assert browser.execute_script("return window.hacked") is None
+    typed(browser, "macs", 1.5)
+    assert not browser.find_element("id", "mistakes-card").is_displayed()
+
+
+def test_a_curve_of_validation_errors(browser: Any, make_run: MakeRun, tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "a")
+    opened(browser, report(folder))
+    assert not browser.find_element("id", "validation-card").is_displayed()
+    with (folder / "metrics.jsonl").open("a") as file:
+        for step, errors in ((40, [50.0, 90.0]), (80, [20.0, 40.5]), (120, [30.0, 40.0])):
+            line = {"step": step, "phase": "validation", "val_errors": errors, "seconds": 15.5}
+            file.write(json.dumps(line) + "\n")
+    opened(browser, report(folder))
+    note = "The front is that of the weights of step 80, where the mean of both is least."
+    assert texts(browser, "validation-note") == [note]
+    chart = browser.find_element("id", "validation-chart")
+    chart.send_keys(Keys.ARROW_RIGHT)
+    assert texts(browser, "spoken") == ["step 80, full 20.00 %, smallest 40.50 %"]
 
 
 def test_a_page_that_reads_itself_again_keeps_the_place(

@@ -149,7 +149,7 @@ def test_a_figure_that_some_run_lacks_is_null(make_run: MakeRun, tmp_path: Path)
 
 def test_a_finished_run(finished: Run) -> None:
     story, front = run_json(read_record(finished.path)), Front.read(finished.path)
-    assert story["status"] == {"state": "finished", "step": 6, "total": 6}
+    assert story["status"] == {"state": "finished", "step": 6, "total": 6, "alone_until": 2}
     assert (story["name"], story["model"], story["data"]) == ("finished", "resnet8", "digits")
     told = story["front"]
     assert (told["key"], told["span"], told["judged"]) == ("macs", list(front.span), True)
@@ -172,7 +172,8 @@ def test_a_run_under_way(make_run: MakeRun, tmp_path: Path) -> None:
     folder = make_run(tmp_path / "a", steps=3000)
     (folder / "front.json").unlink()
     story = run_json(read_record(folder))
-    assert story["status"] == {"state": "stopped", "step": 120, "total": 3000}
+    status = {"state": "stopped", "step": 120, "total": 3000, "alone_until": 0}
+    assert story["status"] == status
     front = story["front"]
     assert (front["judged"], front["measures"], front["costs"]) == (False, ["train_loss"], ["macs"])
     everything = [visit[1] for visit in story["visits"]]
