@@ -426,8 +426,9 @@ def save(figure: Figure, path: str | Path) -> None:
     if target.suffix.lower() not in SUFFIXES:
         raise UserError(f"picture: {str(path)!r} ends in none of {', '.join(SUFFIXES)}")
     try:
-        # Without a date, the same front gives the same file.
-        metadata = {"Date": None} if target.suffix == ".svg" else None
+        # By its maker a picture may be replaced. Without a date, a front gives the same file again.
+        is_svg = target.suffix.lower() == ".svg"
+        metadata = {"Date": None, "Creator": "joslim"} if is_svg else {"Software": "joslim"}
         with whole(target) as beside:
             figure.savefig(beside, metadata=metadata)
     except OSError as error:

@@ -147,7 +147,7 @@ class Slimming:
         self.distill = distillation(distill)
         # What is called to train: the network or a wrapper of it.
         self.model = net
-        self.net = _slimmable_inside(net)
+        self.net = slimmable_inside(net)
         self.space = self.net.space
         self.cost = cost if isinstance(cost, Cost) else make_cost(cost, self.net)
         check_cost_name(cost_key(self.cost.name))
@@ -183,6 +183,8 @@ class Slimming:
         self._chosen_at = -1
         self._drawn_at = -1
         self._finished_at = -1
+        # What `front` has returned last.
+        self.last_front: Front | None = None
 
     def step(
         self,
@@ -387,7 +389,7 @@ class Slimming:
             self.method.finish(self)
             self._finished_at = self.steps
         finalists = choose_finalists(self.history, self.preset.finalists, self.score, self.steps)
-        return judge(
+        self.last_front = judge(
             self.net,
             self.history,
             finalists,
@@ -399,8 +401,14 @@ class Slimming:
             metric=metric,
             progress=progress,
         )
+        return self.last_front
 
     # State: all that the next step depends on, besides the network and the optimizer
+
+    @property
+    def judged(self) -> bool:
+        """Whether `last_front` is of the present weights."""
+        return self.last_front is not None and self._finished_at == self.steps
 
     @property
     def finished(self) -> bool:
@@ -524,7 +532,7 @@ def explore(
     return slimming.front(criterion, **options)
 
 
-def _slimmable_inside(net: Any) -> SlimmableNet:
+def slimmable_inside(net: Any) -> SlimmableNet:
     """Return the slimmable network, which may be inside a wrapper."""
     modules = net.modules() if hasattr(net, "modules") else ()
     slimmable = next((module for module in modules if isinstance(module, SlimmableNet)), None)
