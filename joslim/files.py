@@ -247,6 +247,8 @@ def refuse_foreign_file(file: Path, start: bytes, overwrite: bool) -> None:
     if overwrite or not os.path.lexists(file):
         return
     try:
+        if file.is_dir():
+            return  # which cannot be replaced; the writing says so
         if file.is_file():
             with file.open("rb") as stream:
                 if start in stream.read(HEAD):

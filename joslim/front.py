@@ -404,7 +404,8 @@ class Front(Sequence[Point]):
                 )
             return front
         except UserError as error:
-            raise UserError(f"{FILE} of {str(folder)!r}: {error}") from error
+            name = f"{str(folder)!r}" if folder.is_file() else f"{FILE} of {str(folder)!r}"
+            raise UserError(f"{name}: {error}") from error
 
     @overload
     def __getitem__(self, position: int) -> Point: ...
@@ -622,7 +623,7 @@ def counts_of_json(child: Any, space: WidthSpace, where: str) -> list[int]:
 def front_file(folder: Path) -> Path:
     path = folder / FILE
     try:
-        if folder.is_file():
+        if folder.suffix == ".json" and folder.is_file():
             return folder
         if path.is_file():
             return path

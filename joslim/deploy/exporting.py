@@ -51,6 +51,7 @@ from joslim.runs.setup import (
     check_model,
     classes_in,
     load_blank,
+    name_of_own,
     network_facts,
     slim_again,
     slim_options,
@@ -220,7 +221,7 @@ def write_child(
     if isinstance(run, Run):
         facts = metadata(run, widths)
     else:
-        facts = metadata_of_own(f"<{type(net).__name__}>", network_facts(net), point)
+        facts = metadata_of_own(name_of_own(net), network_facts(net), point)
     batched = is_batched(net)
     examples = tuple((torch.cat([x, x]) if batched else x).cpu() for x in net.example)
     child = Child(net._cut(widths).cpu().eval(), facts, examples, batched)
@@ -331,12 +332,12 @@ def compared(
                 f"export: the file gives {', '.join(map(str, given))}, "
                 f"not {', '.join(map(str, wanted))}"
             )
-        for ours, theirs in zip(outputs, expected):
+        for ours, theirs, of_all in zip(outputs, expected, cases[0][1]):
             if theirs.numel():
                 # A NaN counts as an infinite difference.
                 apart = (ours.double() - theirs.double()).abs().nan_to_num(nan=torch.inf)
                 difference = max(difference, most := apart.max().item())
-                excess = max(excess, most / max(1.0, theirs.double().abs().max().item()))
+                excess = max(excess, most / max(1.0, of_all.double().abs().max().item()))
         if classes:
             same = outputs[0].argmax(dim=1) == expected[0].argmax(dim=1)
             agreeing = min(agreeing, samples - int((~same).sum()))

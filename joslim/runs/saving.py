@@ -20,7 +20,7 @@ from joslim.runs import checkpoint
 from joslim.runs.folder import SAMPLES, RunFolder, sample_names
 from joslim.runs.logs import HistoryLog, header_of, lines_since
 from joslim.runs.run import Run
-from joslim.runs.setup import network_facts
+from joslim.runs.setup import name_of_own, network_facts
 from joslim.slimmable import SlimmableNet
 from joslim.slimmable.batchnorm import inputs_of
 from joslim.training.slimming import Slimming, slimmable_inside
@@ -115,7 +115,7 @@ def settings_of(
     net: SlimmableNet, slimming: Slimming | None, model: str | None = None
 ) -> dict[str, Any]:
     """What is known of the configuration; the loop has decided the rest."""
-    settings: dict[str, Any] = {"model": model or f"<{type(net).__name__}>", "data": OWN_LOOP}
+    settings: dict[str, Any] = {"model": model or name_of_own(net), "data": OWN_LOOP}
     if slimming is not None:
         sandwich = {k: v for k, v in asdict(slimming.sandwich).items() if k != "distill"}
         settings |= {"method": slimming.name, "every": slimming.every, **sandwich}
@@ -192,5 +192,5 @@ def record_of(slimming: Slimming) -> Record:
     config = settings_of(slimming.net, slimming)
     status = RunStatus(FINISHED if front else TRAINING, slimming.steps, slimming.total_steps)
     logs = {HISTORY: [header_of(slimming.history), *lines_since(slimming.history)]}
-    name = type(slimming.net).__name__
+    name = name_of_own(slimming.net).strip("<>")
     return showable(Record(Path("RUN"), name, facts, config, status, front, logs=logs))

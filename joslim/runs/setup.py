@@ -515,6 +515,12 @@ def network_facts(net: SlimmableNet) -> dict[str, Any]:
     }
 
 
+def name_of_own(net: SlimmableNet) -> str:
+    """Return the name of a network that was an object: its class, by which it cannot be made."""
+    base, *_ = vars(type(net))["_slim_made_of"]
+    return f"<{base.__name__}>"
+
+
 def slim_options(record: Any, where: str) -> dict[str, Any]:
     """Return the options of `slim` in what `network_facts` has described."""
     lists = {name: json_rows(record, name, where, MOST_NAMES, least=0) for name in ("keep", "tie")}

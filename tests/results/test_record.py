@@ -99,7 +99,7 @@ def test_a_run_that_has_only_just_begun(copied: Path) -> None:
         else:
             (copied / "history.jsonl").write_text(text)
         words = "has nothing to show yet, no child was scored: "
-        with pytest.raises(NothingYet, match=f"{words}it stopped at step 0 of 6; joslim resume"):
+        with pytest.raises(NothingYet, match=f"{words}it stopped at step 6 of 6; joslim resume"):
             read_record(copied)
         with (
             RunFolder(copied).locked(),
