@@ -794,5 +794,5 @@ def test_a_front_as_a_file(front: Front, tmp_path: Path) -> None:
         front.save(file)
     front.save(file, overwrite=True)
     assert Front.read(file) == front
-    with pytest.raises(UserError, match="out: cannot write .*: No such file or directory"):
+    with pytest.raises(UserError, match=r"out: cannot write .*: No such file or directory"):
         front.save(tmp_path / "nowhere" / "mine.json")

@@ -103,7 +103,7 @@ def test_a_run_that_has_only_just_begun(copied: Path) -> None:
             read_record(copied)
         with (
             RunFolder(copied).locked(),
-            pytest.raises(NothingYet, match=rf"{words}it is still training \(step 0 of 6\); wait"),
+            pytest.raises(NothingYet, match=rf"{words}it is still training \(step 6 of 6\); wait"),
         ):
             read_record(copied)
 
