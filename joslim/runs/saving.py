@@ -96,7 +96,11 @@ def save(
         with target.locked():
             target.prepare()
             target.write_config(
-                settings_of(network, slimming, model), cost=front.cost, fresh=[], network=facts
+                settings_of(network, slimming, model),
+                cost=front.cost,
+                fresh=[],
+                data={"identity": identity_of(facts)},
+                network=facts,
             )
             names = sample_names(len(inputs))
             with disk_errors(target.file(SAMPLES)):
@@ -122,6 +126,13 @@ def settings_of(
         if slimming.steps:
             settings["steps"] = slimming.steps
     return settings
+
+
+def identity_of(network: dict[str, Any]) -> str:
+    """Return what is known of the data; runs with other inputs or outputs are not compared."""
+    shapes = ([row["shape"] for row in network["inputs"]], network["outputs"])
+    ends = [" and ".join("x".join(map(str, shape)) for shape in side) for side in shapes]
+    return f"own loop, from {ends[0]} to {ends[1]}"
 
 
 def check_front(net: SlimmableNet, front: Any) -> None:
@@ -188,7 +199,9 @@ def checked_samples(net: SlimmableNet, samples: Any) -> tuple[Tensor, ...]:
 def record_of(slimming: Slimming) -> Record:
     """Return the record of a training in somebody's own loop, which has no folder yet."""
     front = slimming.last_front if slimming.judged else None
-    facts = {"cost": slimming.cost.name, "network": network_facts(slimming.net)}
+    network = network_facts(slimming.net)
+    data = {"identity": identity_of(network)}
+    facts = {"cost": slimming.cost.name, "data": data, "network": network}
     config = settings_of(slimming.net, slimming)
     status = RunStatus(FINISHED if front else TRAINING, slimming.steps, slimming.total_steps)
     logs = {HISTORY: [header_of(slimming.history), *lines_since(slimming.history)]}

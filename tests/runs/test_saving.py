@@ -283,6 +283,18 @@ def test_the_page_of_a_loop(tmp_path: Path) -> None:
         joslim.report(slimming)
 
 
+def test_runs_of_two_tasks_are_not_compared(saved: Path, tmp_path: Path) -> None:
+    x, y = torch.randn(8, 4), torch.randn(8, 1)
+    net = joslim.slim(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 1)), x[:1])
+    front = joslim.explore(net, [(x, y)], F.mse_loss, children=4)
+    run = joslim.save(net, front, tmp_path / "regression")
+    text = joslim.report([saved, run.path], tmp_path / "both.html").read_text()
+    assert "own loop, from 1x4 to 1x1" in text
+    data = json.loads(text.split('id="data">')[1].split("</script>")[0])
+    assert len(data["boards"]) == 2
+    assert [row["seed"] for row in data["runs"]] == [None, None]
+
+
 # What is refused
 
 
