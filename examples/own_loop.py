@@ -1,9 +1,14 @@
 """Your own training loop: your own network and data set, an ordinary DataLoader, and joslim.
 
-python examples/own_loop.py
+It ends with a run folder, a child (subnet) for a budget, and that child as an ONNX file:
+
+python examples/own_loop.py own-loop
 """
 
 from __future__ import annotations
+
+import sys
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -30,7 +35,7 @@ class Network(nn.Module):
         return self.head(torch.cat([x, F.relu(self.side(x))], dim=1).flatten(1))
 
 
-def main(epochs: int = 4) -> None:
+def main(folder: str, epochs: int = 4) -> None:
     torch.manual_seed(0)
     digits = joslim.load_data("digits", channels=1)
     train, test = (
@@ -50,9 +55,19 @@ def main(epochs: int = 4) -> None:
             slimming.step(x, y, optimizer, F.cross_entropy)
             scheduler.step()
 
-    for point in slimming.front(test=DataLoader(test, batch_size=128)):
+    front = slimming.front(test=DataLoader(test, batch_size=128))
+    for point in front:
         print(f"{point.costs['macs']:>9,} multiply-adds {point.test_error:6.1f}%")
+
+    # The weights, the front and the children's own BatchNorm statistics, for all commands.
+    joslim.save(slimming, front, Path(folder) / "run", overwrite=True)
+    run = joslim.load(Path(folder) / "run", model=Network())  # later, or elsewhere
+    point = run.front.pick(macs="50K")
+    run.net.use(point)  # switch at run time
+    check = joslim.export(run, point, Path(folder) / "child.onnx", overwrite=True)
+    page = joslim.report(run, Path(folder) / "report.html")
+    print(f"{folder}/child.onnx has {point.costs['macs']:,} multiply-adds: {check}; see {page}")
 
 
 if __name__ == "__main__":
-    main()
+    main(*(sys.argv[1:] or ["own-loop"]))

@@ -6,6 +6,7 @@
     net.child(widths)                            cut a child out as an ordinary module
     joslim.train("resnet20", "cifar100")         train weights and widths jointly
     joslim.Slimming(net, ...)                    the same in your own training loop
+    joslim.save(net, front, "runs/a")            keep what your own loop has trained
     joslim.load("runs/a").front.pick(macs=20e6)  choose from the Pareto front for a budget
     joslim.allocate(fronts, latency_ms=30)       share one budget among many networks
     joslim.compare(["slim", "joslim"], out="c")  compare methods over seeds in one table
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from joslim.runs.driver import train
     from joslim.runs.report import report
     from joslim.runs.run import Run, load
+    from joslim.runs.saving import save
     from joslim.search import SEARCHERS, History, Searcher
     from joslim.slimmable import SlimmableNet, batch_statistics, recalibrate, slim, sort_channels
     from joslim.space import Dim, Knob, Widths, WidthSpace
@@ -53,6 +55,7 @@ _NAMES = {
     "joslim.runs.driver": "train",
     "joslim.runs.report": "report",
     "joslim.runs.run": "Run load",
+    "joslim.runs.saving": "save",
     "joslim.search": "SEARCHERS History Searcher",
     "joslim.slimmable": "SlimmableNet batch_statistics recalibrate slim sort_channels",
     "joslim.space": "Dim Knob WidthSpace Widths",
@@ -97,6 +100,7 @@ __all__ = [
     "models",
     "recalibrate",
     "report",
+    "save",
     "slim",
     "sort_channels",
     "train",

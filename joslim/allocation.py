@@ -73,6 +73,19 @@ class Allocation:
             return None
         return self._total("test_error")
 
+    def mean(self, measure: str) -> float | None:
+        """Return the weighted mean of the errors, or of another measure of the children.
+
+        Args:
+            measure: "val_error", "test_error" or "train_loss".
+
+        Returns:
+            The mean, or None if some child has no such error.
+        """
+        if any(getattr(point, measure) is None for point in self.points):
+            return None
+        return self._total(measure) / (sum(self.weights) or 1.0)
+
     def _total(self, measure: str) -> float:
         return float(sum(w * getattr(p, measure) for w, p in zip(self.weights, self.points)))
 

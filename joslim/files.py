@@ -92,12 +92,14 @@ def stored_tensors(file: Path) -> dict[str, Tensor]:
     """Read a .safetensors file. Nothing in it is executed.
 
     Raises:
-        OSError: The file is no regular file, or larger than the memory of this computer.
+        OSError: The file is missing, may not be read, is no regular file, or is larger than the
+            memory of this computer.
         SafetensorError: The file is damaged.
     """
     from safetensors.torch import load_file
 
     refuse_endless(file)
+    file.open("rb").close()  # safetensors calls a file missing that may not be read
     return load_file(file)
 
 
@@ -208,6 +210,8 @@ def printable(text: str) -> str:
 # Writing
 
 _RANDOM_BYTES = 8
+# Bytes at the start of a file by which joslim knows its own.
+HEAD = 4096
 
 
 @contextmanager
@@ -223,6 +227,38 @@ def whole(file: Path) -> Iterator[Path]:
         os.replace(beside, file)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def write_tensors(tensors: dict[str, Tensor], file: Path) -> None:
+    """Write a .safetensors file whose mode follows the umask, as that of every other file does."""
+    from safetensors.torch import save_file
+
+    file.open("wb").close()
+    mode = file.stat().st_mode
+    save_file(tensors, file)  # replaces the file by one that only its owner may read
+    file.chmod(mode)
+
+
+def refuse_foreign_file(file: Path, start: bytes, overwrite: bool) -> None:
+    """Refuse to replace a file that joslim has not written.
+
+    start: text within the first bytes of the files that joslim writes in this place.
+    """
+    if overwrite or not os.path.lexists(file):
+        return
+    try:
+        if file.is_dir():
+            return  # which cannot be replaced; the writing says so
+        if file.is_file():
+            with file.open("rb") as stream:
+                if start in stream.read(HEAD):
+                    return
+    except OSError:
+        pass
+    raise UserError(
+        f"out: {str(file)!r} exists and was not written by joslim; type another, or --overwrite "
+        "(in Python overwrite=True) to replace it"
+    )
 
 
 def write_whole(file: Path, text: str) -> None:

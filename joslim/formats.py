@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joslim.errors import RunFailed, UserError, reason
-from joslim.files import disk_errors, stored_tensors, unshared, write_whole
+from joslim.files import disk_errors, stored_tensors, unshared, write_tensors, write_whole
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.export import ExportedProgram
 
-    Forward = Callable[[Tensor], Tensor]
+    Forward = Callable[..., Any]
 
 INPUT, OUTPUT = "images", "scores"
 CONFIG, WEIGHTS, GRAPH = "config.json", "model.safetensors", "graph.pt2"
@@ -59,10 +59,16 @@ class Format:
 
 @dataclass
 class Child:
-    """An ordinary module in eval mode on the CPU, and the metadata that are exported with it."""
+    """An ordinary module in eval mode on the CPU, and the metadata that are exported with it.
+
+    inputs: examples of its inputs. batched: whether their first axis is the batch, which may then
+    have any size. Torch specializes a program to a batch of one, so that there are two samples.
+    """
 
     module: nn.Module
     facts: dict[str, Any]
+    inputs: tuple[Tensor, ...]
+    batched: bool = True
 
     @property
     def weights(self) -> dict[str, Tensor]:
@@ -73,30 +79,27 @@ class Child:
     @cached_property
     def program(self) -> ExportedProgram:
         """The child as a program of torch.export with a dynamic batch."""
-        from torch.export import Dim
-
-        return _exported(self.module, (self.images,), ({0: Dim("batch")},))
+        return _exported(self.module, self.inputs, self._dynamic)
 
     def graph(self) -> ExportedProgram:
         """The program as a function of the weights too, so that it does not hold them."""
         import torch
-        from torch.export import Dim
 
         module, weights = self.module, self.weights
 
         class Computation(torch.nn.Module):
-            def forward(self, weights: dict[str, Tensor], images: Tensor) -> Any:
-                return torch.func.functional_call(module, weights, (images,))
+            def forward(self, weights: dict[str, Tensor], *inputs: Tensor) -> Any:
+                return torch.func.functional_call(module, weights, inputs)
 
         fixed = dict.fromkeys(weights)
-        return _exported(Computation(), (weights, self.images), (fixed, {0: Dim("batch")}))
+        return _exported(Computation(), (weights, *self.inputs), (fixed, self._dynamic))
 
     @property
-    def images(self) -> Tensor:
-        """Example images. Torch specializes a program to a batch of one, so these are two."""
-        import torch
+    def _dynamic(self) -> Any:
+        from torch.export import Dim
 
-        return torch.zeros(2, *self.facts["shape"])
+        batch = {0: Dim("batch")} if self.batched else None
+        return tuple(batch for _ in self.inputs)
 
 
 def _exported(module: nn.Module, inputs: tuple[Any, ...], dynamic: Any) -> ExportedProgram:
@@ -132,12 +135,12 @@ def write_onnx(child: Child, file: Path) -> None:
                 program,
                 dynamo=True,
                 verbose=False,
-                input_names=[INPUT],
-                output_names=[OUTPUT],
+                input_names=_names(child.facts["input"]),
+                output_names=_names(child.facts["output"]),
             )
             assert exported is not None
             model = exported.model_proto
-        _clean(model)
+        _clean(model, child.batched)
         facts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in child.facts.items()}
         onnx.helper.set_model_props(model, facts)
         onnx.checker.check_model(model)
@@ -147,13 +150,17 @@ def write_onnx(child: Child, file: Path) -> None:
     file.write_bytes(content)
 
 
-def _clean(model: Any) -> None:
+def _names(names: str | list[str]) -> list[str]:
+    return [names] if isinstance(names, str) else names
+
+
+def _clean(model: Any, batched: bool) -> None:
     """Rename torch's symbolic batch dimension to "batch", and drop stack traces."""
     graph = model.graph
-    symbol = graph.input[0].type.tensor_type.shape.dim[0].dim_param
+    symbol = graph.input[0].type.tensor_type.shape.dim[0].dim_param if batched else ""
     for value in (*graph.input, *graph.output, *graph.value_info):
         for dim in value.type.tensor_type.shape.dim:
-            if dim.dim_param:
+            if symbol and dim.dim_param:
                 dim.dim_param = dim.dim_param.replace(symbol, "batch")
     for part in (*graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer):
         del part.metadata_props[:]
@@ -163,7 +170,14 @@ def onnx_forward(file: Path) -> Forward:
     import torch
 
     session = onnx_session(file)
-    return lambda x: torch.from_numpy(session.run(None, {INPUT: x.numpy()})[0])
+    names = [value.name for value in session.get_inputs()]
+
+    def forward(*inputs: Tensor) -> Any:
+        feeds = {name: value.numpy() for name, value in zip(names, inputs)}
+        outputs = [torch.from_numpy(array) for array in session.run(None, feeds)]
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    return forward
 
 
 def onnx_session(file: Path) -> Any:
@@ -200,14 +214,13 @@ def run_pt2(child: Child, file: Path) -> list[Forward]:
 
 def write_folder(child: Child, folder: Path) -> None:
     import torch
-    from safetensors.torch import save_file
 
     from joslim.costs.timing import silent_export
 
     graph = child.graph()
     folder.mkdir()
     with disk_errors(folder), silent_export():
-        save_file(child.weights, folder / WEIGHTS)
+        write_tensors(child.weights, folder / WEIGHTS)
         torch.export.save(graph, folder / GRAPH)
     write_whole(folder / CONFIG, json.dumps(child.facts, indent=2) + "\n")
 
@@ -218,7 +231,7 @@ def run_folder(child: Child, folder: Path) -> list[Forward]:
 
     weights = dict(sorted(load_weights(child.module, folder / WEIGHTS).items()))
     graph = torch.export.load(folder / GRAPH).module()
-    return [child.module, lambda x: graph(weights, x)]
+    return [child.module, lambda *inputs: graph(weights, *inputs)]
 
 
 def load_weights(module: nn.Module, file: Path) -> dict[str, Tensor]:

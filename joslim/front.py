@@ -6,6 +6,7 @@ and without the code of the network.
 
 from __future__ import annotations
 
+import json
 import keyword
 import os
 import sys
@@ -28,7 +29,9 @@ from joslim.files import (
     json_rows,
     json_value,
     read_json,
+    refuse_foreign_file,
     shown,
+    write_whole,
 )
 from joslim.space import Widths, WidthSpace
 from joslim.units import exact_size, parse_size, sufficient_size
@@ -384,6 +387,26 @@ class Front(Sequence[Point]):
             ],
         }
 
+    def save(self, path: str | Path, overwrite: bool = False) -> None:
+        """Write this front to a JSON file, which `Front.read`, `joslim front` and `joslim pick`
+        read.
+
+        `joslim.save` writes it together with the weights.
+
+        Args:
+            path: The file.
+            overwrite: Replace the file even if it holds no front.
+
+        Raises:
+            UserError: The file cannot be written, or holds something else.
+        """
+        file = Path(path)
+        refuse_foreign_file(file, b'"val_images"', overwrite)
+        try:
+            write_whole(file, json.dumps(self.to_json(), indent=2, allow_nan=False) + "\n")
+        except OSError as error:
+            raise UserError(f"out: cannot write {str(path)!r}: {error.strerror}") from error
+
     @classmethod
     def of_json(cls, record: Any) -> Front:
         """Read a front from parsed JSON. The source need not be trusted: every field is checked.
@@ -415,7 +438,7 @@ class Front(Sequence[Point]):
 
     @classmethod
     def read(cls, folder: str | Path) -> Front:
-        """Read the Pareto front of a run folder.
+        """Read the Pareto front of a run folder, or of a file that `save` has written.
 
         Raises:
             UserError: The folder is no run folder, its training has not finished, front.json is
@@ -433,7 +456,8 @@ class Front(Sequence[Point]):
                 )
             return front
         except UserError as error:
-            raise UserError(f"{FILE} of {str(folder)!r}: {error}") from error
+            name = f"{str(folder)!r}" if folder.is_file() else f"{FILE} of {str(folder)!r}"
+            raise UserError(f"{name}: {error}") from error
 
     @overload
     def __getitem__(self, position: int) -> Point: ...
@@ -651,6 +675,8 @@ def counts_of_json(child: Any, space: WidthSpace, where: str) -> list[int]:
 def front_file(folder: Path) -> Path:
     path = folder / FILE
     try:
+        if folder.suffix == ".json" and folder.is_file():
+            return folder
         if path.is_file():
             return path
         if not folder.exists():

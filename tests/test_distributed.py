@@ -304,7 +304,7 @@ def test_a_process_that_stands_still_or_dies_ends_the_job(
 def test_a_signal_to_one_stops_all_after_the_same_step(uninterrupted: Path, tmp_path: Path) -> None:
     result = torchrun("training", tmp_path, STOP_AT="6")
     assert result.returncode != 0
-    assert "stopped after 6 of 12 steps" in result.stderr
+    assert "stopped at step 6 of 12" in result.stderr
     found = succeed("training", tmp_path, RESUME="1")
     assert files_of(tmp_path) == files_of(uninterrupted)
     assert all(len(process["steps"]) == 6 for process in found)

@@ -766,8 +766,11 @@ def test_folders_that_hold_no_front(tmp_path: Path) -> None:
         UserError, match=r"^run: .* has no front yet, its training has not finished"
     ):
         Front.read(tmp_path)
-    with pytest.raises(UserError, match=r"^run: .*config.json' is not a run folder"):
+    with pytest.raises(UserError, match=r"config.json': front.cost: missing$"):
         Front.read(tmp_path / "config.json")
+    (tmp_path / "child.onnx").write_bytes(b"\x08")
+    with pytest.raises(UserError, match=r"^run: .*child.onnx' is not a run folder"):
+        Front.read(tmp_path / "child.onnx")
     with pytest.raises(UserError, match=r"^run: "):
         Front.read(tmp_path / ("x" * 5000))
     (tmp_path / "front.json").mkdir()
@@ -779,3 +782,17 @@ def test_a_pipe_does_not_make_it_wait(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "front.json")
     with pytest.raises(UserError, match="not a run folder"):
         Front.read(tmp_path)
+
+
+def test_a_front_as_a_file(front: Front, tmp_path: Path) -> None:
+    file = tmp_path / "mine.json"
+    for _ in range(2):  # its own may be replaced
+        front.save(file)
+        assert Front.read(file) == front
+    file.write_text("{}")
+    with pytest.raises(UserError, match="exists and was not written by joslim"):
+        front.save(file)
+    front.save(file, overwrite=True)
+    assert Front.read(file) == front
+    with pytest.raises(UserError, match=r"out: cannot write .*: No such file or directory"):
+        front.save(tmp_path / "nowhere" / "mine.json")

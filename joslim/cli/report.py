@@ -29,6 +29,9 @@ def report(
         bool, typer.Option("--watch", help="Keep the page up to date while the run trains.")
     ] = False,
     device_file: DeviceFiles = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a file that joslim has not written.")
+    ] = False,
 ) -> None:
     """Write a web page about one run, or about several side by side."""
     from joslim.comparing.plan import is_comparison, run_folders
@@ -41,5 +44,5 @@ def report(
     write = partial(reporting.watch, tell=typer.echo) if watch else timed
     if out is None and len(runs) == 1 and is_comparison(runs[0]):
         out = runs[0] / reporting.PAGE
-    target = write(run_folders(runs), out)
+    target = write(run_folders(runs), out, overwrite=overwrite)
     typer.echo(f"{target}: {format_size('memory', target.stat().st_size)}")

@@ -167,9 +167,12 @@ def resume(
 ) -> None:
     """Continue a run that was stopped, with the same configuration."""
     from joslim.runs.fronts import opened
+    from joslim.runs.resume import refuse_own_loop
     from joslim.runs.run import load
 
-    values = load(run).config.to_json()
+    opened_run = load(run)
+    refuse_own_loop(opened_run.facts, opened_run.folder)
+    values = opened_run.config.to_json()
     for name in ("model", "data"):
         if values[name].startswith("<"):
             raise UserError(

@@ -16,22 +16,23 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor, tensor
+from torch import tensor
 
 import joslim_runtime
 from joslim.data.folder import CENTRE
 from joslim.deploy.destination import destination
 from joslim.deploy.exporting import (
+    Case,
     Check,
+    cases_of,
     compared,
+    cut_child,
     metadata,
-    samples_of,
-    scores_in_place,
     widths_of,
 )
 from joslim.deploy.template import Slot, Template, make_template
 from joslim.errors import RunFailed, UserError
-from joslim.formats import FORMATS, INPUT, Child
+from joslim.formats import FORMATS, INPUT
 from joslim.front import MEASURES
 from joslim.runs.run import Run
 from joslim.space import Widths
@@ -83,30 +84,31 @@ def export_bundle(
     """
     if Path(path).suffix != SUFFIX:
         raise UserError(f"out: a bundle is a {SUFFIX} file, {str(path)!r} given; type NAME{SUFFIX}")
+    if run.in_own_loop:
+        raise UserError("run: a bundle holds classifiers of joslim train, this is of your own loop")
     FORMATS["onnx"].check_installed()
     with destination(path, folder=False, overwrite=overwrite) as new:
-        samples = samples_of(run)
-        builder = Builder(run, samples)
+        builder = Builder(run)
         points = list(run.front)
         for number, point in enumerate(points, start=1):
             builder.add(f"child-{number:02}", point)
             if progress is not None:
                 progress(number, len(points))
         builder.write(new)
-        return BundleCheck(len(points), new.stat().st_size, check_bundle(new, samples, builder))
+        return BundleCheck(len(points), new.stat().st_size, check_bundle(new, builder))
 
 
 class Builder:
     """Collects the weights, the graphs and the rows of the children."""
 
-    def __init__(self, run: Run, samples: Tensor) -> None:
-        self.run, self.samples = run, samples
+    def __init__(self, run: Run) -> None:
+        self.run = run
         self.full = {name: t.detach().cpu() for name, t in run.net.state_dict().items()}
         self.values: list[Array] = []
         self.tensors: list[dict[str, Any]] = []
         self.graphs: dict[bytes, str] = {}
         self.children: list[dict[str, Any]] = []
-        self.expected: dict[str, Tensor] = {}
+        self.cases: dict[str, list[Case]] = {}
         self._count = 0
         self._known: dict[tuple[tuple[int, ...], bytes], int] = {}
         self._full_numbers: dict[str, int] = {}
@@ -115,10 +117,10 @@ class Builder:
         """Add a child: its row in the manifest, its graph, and its own values."""
         run = self.run
         widths = widths_of(run, point)
-        child = Child(run.net._cut(widths).cpu().eval(), metadata(run, widths))
-        self.expected[name] = scores_in_place(run, widths, self.samples)
+        child = cut_child(run.net, widths, metadata(run, widths))
+        self.cases[name] = cases_of(run.net, widths, run.samples)
         state = {key: value.numpy() for key, value in child.weights.items()}
-        template = self._shared if self._fits(state, self.expected[name]) else make_template(child)
+        template = self._shared if self._fits(state, self.cases[name]) else make_template(child)
         assert template is not None
         self.children.append(
             {
@@ -133,8 +135,8 @@ class Builder:
             }
         )
 
-    def _fits(self, state: dict[str, Array], expected: Tensor) -> bool:
-        return self._shared is not None and runs_as(self._shared, state, self.samples, expected)
+    def _fits(self, state: dict[str, Array], cases: list[Case]) -> bool:
+        return self._shared is not None and runs_as(self._shared, state, cases)
 
     @cached_property
     def _shared(self) -> Template | None:
@@ -151,7 +153,7 @@ class Builder:
             for tensor, layouts in plan.tensors.items()
         }
         try:
-            return make_template(Child(net._cut(net.space.full).cpu().eval(), facts), axes)
+            return make_template(cut_child(net, net.space.full, facts), axes)
         except RunFailed:
             return None
 
@@ -252,30 +254,30 @@ def weight_of(slot: Slot, state: dict[str, Array]) -> Array:
     return value * factors.reshape(-1, *[1] * (value.ndim - 1))
 
 
-def runs_as(template: Template, state: dict[str, Array], samples: Tensor, expected: Tensor) -> bool:
+def runs_as(template: Template, state: dict[str, Array], cases: list[Case]) -> bool:
     """Whether a graph with the weights of a child computes what the child computes."""
     weights = [(slot.name, weight_of(slot, state)) for slot in template.slots]
     try:
         session = open_session(template.graph(state), weights)
-        compared([lambda x: tensor(session.run(None, {INPUT: x.numpy()})[0])], samples, expected)
+        compared([lambda x: tensor(session.run(None, {INPUT: x.numpy()})[0])], cases)
     except Exception:  # onnxruntime has many kinds, without a common class
         return False
     return True
 
 
-def check_bundle(file: Path, samples: Tensor, builder: Builder) -> Check:
+def check_bundle(file: Path, builder: Builder) -> Check:
     """Read the file back, and compare every child with the network; the worst result."""
     net = joslim_runtime.open(file, keep=1)
     checks = []
     for child in net.front:
         try:
             net.use(child)
-            expected = builder.expected[child.name]
-            checks.append(compared([lambda x: tensor(net(x.numpy()))], samples, expected))
+            cases = builder.cases[child.name]
+            checks.append(compared([lambda x: tensor(net(x.numpy()))], cases))
         except joslim_runtime.BundleError as error:
             raise RunFailed(f"export: {error}; nothing is kept") from error
     return Check(
         max(check.difference for check in checks),
-        min(check.agreeing for check in checks),
-        len(samples),
+        min(check.agreeing or 0 for check in checks),
+        checks[0].samples,
     )

@@ -1,11 +1,11 @@
-"""Exports of a run: one child, several, or the whole slimmable network; and a child read back.
+"""Exports of a run or a live network: one child, several, or all of it; and a child read back.
 
 Every exported child is loaded back and compared with the network before the file is kept.
 """
 
 from __future__ import annotations
 
-import math
+import itertools
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,6 @@ from joslim.files import (
     json_rows,
     json_value,
     read_json,
-    stored_tensors,
 )
 from joslim.formats import (
     FORMATS,
@@ -41,13 +40,28 @@ from joslim.formats import (
     suffixes_of_files,
 )
 from joslim.front import ERRORS, Point, counts_of_json
+from joslim.results.device_times import inputs_of
 from joslim.results.run_files import CONFIG, FRONT, facts_of_child, read_front
 from joslim.runs import checkpoint
 from joslim.runs.folder import CHECKPOINT, SAMPLES
-from joslim.runs.run import MOST_CHANNELS, MOST_CLASSES, MOST_PIXELS, MOST_VALUES, Run, load
-from joslim.runs.setup import check_model, load_blank, make_net
+from joslim.runs.run import MOST_CHANNELS, MOST_CLASSES, Run, load
+from joslim.runs.saving import checked_samples, is_batched
+from joslim.runs.setup import (
+    blank_inputs,
+    channels_in,
+    check_model,
+    classes_in,
+    load_blank,
+    name_of_own,
+    network_facts,
+    positional_inputs,
+    slim_again,
+    slim_options,
+)
+from joslim.slimmable import SlimmableNet
+from joslim.slimmable.running import tensors_in
 from joslim.space import Widths
-from joslim.training.evaluate import evaluating
+from joslim.training.evaluate import evaluating, moved
 
 # Format number of an exported folder. It goes up when other versions cannot read the folder.
 FORMAT = 1
@@ -56,40 +70,57 @@ FORMAT = 1
 TOLERANCE = 1e-3
 
 Result = TypeVar("Result")
+# Inputs of a network, and all tensors that it returns for them.
+Case = tuple[tuple[Tensor, ...], list[Tensor]]
 
 
 @dataclass(frozen=True)
 class Check:
-    """The largest difference of a score, and on how many samples the most likely class agrees."""
+    """The largest difference of an output, and on how many samples the most likely class agrees.
+
+    `agreeing` is None if the outputs are not known to be class scores.
+    """
 
     difference: float
-    agreeing: int
+    agreeing: int | None
     samples: int
 
     def __str__(self) -> str:
-        classes = f"classes agree on {self.agreeing} of {self.samples} samples"
-        return f"largest difference {self.difference:.1e}, {classes}"
+        difference = f"largest difference {self.difference:.1e}"
+        if self.agreeing is None:
+            return f"{difference} on {self.samples} samples"
+        return f"{difference}, classes agree on {self.agreeing} of {self.samples} samples"
 
 
-def export(run: Run | str | Path, point: Any, path: str | Path, overwrite: bool = False) -> Check:
+def export(
+    run: Run | str | Path | SlimmableNet,
+    point: Any,
+    path: str | Path,
+    overwrite: bool = False,
+    *,
+    samples: Any = None,
+) -> Check:
     """Write one child (subnet) to a file that other programs run, and check the file.
 
-    The file is loaded back and compared with the network on the samples that the run has kept. If
-    they differ, nothing is left behind.
+    The file is loaded back and compared with the network on samples. If they differ, nothing is
+    left behind.
 
     Args:
-        run: A run, or its folder.
-        point: A point of the run's front, or a child such as `run.net.space.full`.
+        run: A run, its folder, or a slimmable network, such as one from your own training loop.
+        point: A point of the front, or a child such as `net.space.full`.
         path: The file. Its suffix decides the format: .onnx, .pt2, or none for a folder that
             `joslim.load_child` opens.
         overwrite: Replace what is at the path already.
+        samples: A batch of inputs for the check, or a tuple of them if the network takes several.
+            By default those that the run has kept; for a network, random numbers.
 
     Returns:
-        The largest difference of a score, and on how many samples the most likely class agrees.
+        The largest difference of an output, and for class scores of a run of `joslim.train` on how
+        many samples the most likely class agrees.
 
     Raises:
-        UserError: The point is of another run, the path exists, or a package for the format is
-            missing.
+        UserError: The point is of another run or network, the path exists, or a package for the
+            format is missing.
         RunFailed: The file computes something else than the network.
 
     Examples:
@@ -98,11 +129,15 @@ def export(run: Run | str | Path, point: Any, path: str | Path, overwrite: bool 
         >>> check.agreeing == check.samples
         True
     """
-    run = run if isinstance(run, Run) else load(run)
+    if not isinstance(run, (Run, SlimmableNet)):
+        if not isinstance(run, (str, Path)):
+            kind = type(run).__name__
+            raise UserError(f"run: {kind} given; give a run, its folder or a slimmable network")
+        run = load(run)
     chosen = format_of(path)
     chosen.check_installed()
     with destination(path, folder=not chosen.suffix, overwrite=overwrite) as new:
-        return write_child(run, point, new, chosen)
+        return write_child(run, point, new, chosen, samples)
 
 
 def export_children(
@@ -175,21 +210,43 @@ def export_whole(run: Run, path: str | Path, overwrite: bool = False) -> None:
 # One child
 
 
-def write_child(run: Run, point: Any, file: Path, chosen: Format) -> Check:
+def write_child(
+    run: Run | SlimmableNet, point: Any, file: Path, chosen: Format, samples: Any = None
+) -> Check:
     """Write a child in a format, and compare it with the network."""
     widths = widths_of(run, point)
-    samples = samples_of(run)
-    expected = scores_in_place(run, widths, samples)
-    child = Child(run.net._cut(widths).cpu().eval(), metadata(run, widths))
+    net = run.net if isinstance(run, Run) else run
+    if samples is None and isinstance(run, Run):
+        inputs = run.samples
+    else:
+        inputs = checked_samples(net, samples)
+    if isinstance(run, Run):
+        facts = metadata(run, widths)
+    else:
+        facts = metadata_of_own(name_of_own(net), network_facts(net), point)
+    child = cut_child(net, widths, facts)
+    cases = cases_of(net, widths, inputs)
     chosen.write(child, file)
-    return compared(chosen.run(child, file), samples, expected)
+    return compared(chosen.run(child, file), cases, "classes" in facts)
 
 
-def widths_of(run: Run, point: Any) -> Widths:
+def cut_child(net: SlimmableNet, widths: Widths, facts: dict[str, Any]) -> Child:
+    batched = is_batched(net)
+    examples = tuple((torch.cat([x, x]) if batched else x).cpu() for x in positional_inputs(net))
+    return Child(net._cut(widths).cpu().eval(), facts, examples, batched)
+
+
+def cases_of(net: SlimmableNet, widths: Widths, inputs: tuple[Tensor, ...]) -> list[Case]:
+    """What a file of this child is compared with, for a batch and for one sample."""
+    batches = [inputs, tuple(x[:1] for x in inputs)] if is_batched(net) else [inputs]
+    return [(batch, outputs_in_place(net, widths, batch)) for batch in batches]
+
+
+def widths_of(run: Run | SlimmableNet, point: Any) -> Widths:
     """The widths of a point of this run, for which the network has BatchNorm statistics."""
-    net = run.net
+    net = run.net if isinstance(run, Run) else run
     widths = net._checked(getattr(point, "widths", point))
-    if isinstance(point, Point):
+    if isinstance(point, Point) and isinstance(run, Run):
         # Costs may differ: milliseconds may be of another device.
         figures = ("widths", "train_loss", *ERRORS)
         if not any(
@@ -201,8 +258,8 @@ def widths_of(run: Run, point: Any) -> Widths:
             )
     if net._slim_net.norms and widths not in {*net.statistics, net.space.full}:
         raise UserError(
-            "point: this child has no BatchNorm statistics of its own; take one of run.front, "
-            "or call joslim.recalibrate(run.net, batches) at its widths first"
+            "point: this child has no BatchNorm statistics of its own; take one of the front that "
+            "was made after the last step, or call joslim.recalibrate(net, batches) at its widths"
         )
     return widths
 
@@ -210,8 +267,11 @@ def widths_of(run: Run, point: Any) -> Widths:
 def metadata(run: Run, widths: Widths) -> dict[str, Any]:
     """How the child was cut, and the meaning of its inputs and outputs, as JSON.
 
-    Inputs are pixels from 0 to 1, less the mean, over the standard deviation.
+    Inputs of `joslim.train` are pixels from 0 to 1, less the mean, over the standard deviation.
     """
+    known: Point | None = next((p for p in run.front if p.widths == widths), None)
+    if run.in_own_loop:
+        return metadata_of_own(run.config.model, run.facts["network"], known or widths)
     where = f"{CONFIG}.data"
     data = json_value(run.facts, "data", CONFIG)
     classes = json_rows(data, "classes", where, MOST_CLASSES)
@@ -219,15 +279,9 @@ def metadata(run: Run, widths: Widths) -> dict[str, Any]:
         [json_number(n, f"{where}.{key}") for n in json_rows(data, key, where, MOST_CHANNELS)]
         for key in ("mean", "std")
     )
-    known: Point | None = next((p for p in run.front if p.widths == widths), None)
     return {
-        "format": FORMAT,
-        "made_by": f"joslim {__version__}",
-        "model": run.config.model,
+        **facts_of_point(run.config.model, known or widths),
         "low": run.config.low,
-        "channels": widths.channels,
-        "costs": known.costs if known else {},
-        **{name: getattr(known, name, None) for name in ERRORS},
         "input": INPUT,
         "output": OUTPUT,
         "shape": list(run.net.example[0].shape[1:]),
@@ -237,51 +291,68 @@ def metadata(run: Run, widths: Widths) -> dict[str, Any]:
     }
 
 
+def metadata_of_own(model: str, network: dict[str, Any], point: Any) -> dict[str, Any]:
+    """The metadata of a child from somebody's own loop, which may do anything but classify."""
+    inputs, outputs = len(network["inputs"]), len(network["outputs"])
+    return {
+        **facts_of_point(model, point),
+        "input": "input" if inputs == 1 else [f"input_{at}" for at in range(inputs)],
+        "output": "output" if outputs == 1 else [f"output_{at}" for at in range(outputs)],
+        "network": network,
+    }
+
+
+def facts_of_point(model: str, point: Any) -> dict[str, Any]:
+    """The channels of a child, and what is known of it if it is a point of a front."""
+    return {
+        "format": FORMAT,
+        "made_by": f"joslim {__version__}",
+        "model": model,
+        "channels": getattr(point, "widths", point).channels,
+        "costs": getattr(point, "costs", {}),
+        **{name: getattr(point, name, None) for name in ERRORS},
+    }
+
+
 # The check
 
 
-def samples_of(run: Run) -> Tensor:
-    """The inputs that the run has kept for the check: [n, channels, height, width]."""
-    file = run.folder.file(SAMPLES)
-    try:
-        samples = stored_tensors(file)["inputs"] if file.is_file() else None
-    except (OSError, SafetensorError, KeyError) as error:
-        raise UserError(f"run: cannot read {str(file)!r}: {error}") from error
-    if samples is None:
-        raise UserError(f"run: {str(run.path)!r} has no {SAMPLES}, its training has not finished")
-    shape = run.net.example[0].shape[1:]
-    if samples.dtype != torch.float32 or samples.shape[1:] != shape or not len(samples):
-        raise UserError(f"run: {str(file)!r} holds no inputs of shape {tuple(shape)}")
-    return samples
-
-
-def scores_in_place(run: Run, widths: Widths, samples: Tensor) -> Tensor:
-    """Scores of the slimmable network at these widths."""
-    net = run.net
+def outputs_in_place(net: SlimmableNet, widths: Widths, inputs: tuple[Tensor, ...]) -> list[Tensor]:
+    """All tensors that the slimmable network returns at these widths."""
+    device = next(net.parameters()).device
     with evaluating(net), net.at(widths):
-        return net(samples.to(next(net.parameters()).device)).cpu()
+        return [tensor.cpu() for tensor in tensors_in(net(*(moved(x, device) for x in inputs)))]
 
 
 def compared(
-    forwards: Sequence[Callable[[Tensor], Tensor]], samples: Tensor, expected: Tensor
+    forwards: Sequence[Callable[..., Any]], cases: Sequence[Case], classes: bool = True
 ) -> Check:
-    """Compare every way to run a file with the expected scores, in a batch and with one sample."""
-    difference, agreeing = 0.0, len(samples)
-    for forward in forwards:
+    """Compare every way to run a file with the network, in all cases; the first has all samples.
+
+    classes: whether the only output has class scores, [n, classes].
+    """
+    samples = len(cases[0][0][0]) if len(cases) > 1 else 1
+    difference, excess, agreeing = 0.0, 0.0, samples
+    for forward, (inputs, expected) in itertools.product(forwards, cases):
         with torch.no_grad():
-            scores = forward(samples)
-            single = forward(samples[:1])
-        if scores.shape != expected.shape or single.shape != expected[:1].shape:
-            shapes = f"{tuple(scores.shape)} for all samples and {tuple(single.shape)} for one"
-            raise RunFailed(f"export: the file gives {shapes}, not {tuple(expected.shape)}")
-        both = torch.cat([scores - expected, single - expected[:1]]).abs()
-        # A NaN counts as an infinite difference.
-        difference = max(difference, both.nan_to_num(nan=torch.inf).max().item())
-        same = scores.argmax(dim=1) == expected.argmax(dim=1)
-        agreeing = min(agreeing, int(same.sum()))
-    check = Check(difference, agreeing, len(samples))
-    limit = TOLERANCE * max(1.0, expected.abs().max().item())
-    if not difference <= limit:
+            outputs = tensors_in(forward(*inputs))
+        given, wanted = ([tuple(t.shape) for t in some] for some in (outputs, expected))
+        if given != wanted:
+            raise RunFailed(
+                f"export: the file gives {', '.join(map(str, given))}, "
+                f"not {', '.join(map(str, wanted))}"
+            )
+        for ours, theirs, of_all in zip(outputs, expected, cases[0][1]):
+            if theirs.numel():
+                # A NaN counts as an infinite difference.
+                apart = (ours.double() - theirs.double()).abs().nan_to_num(nan=torch.inf)
+                difference = max(difference, most := apart.max().item())
+                excess = max(excess, most / max(1.0, of_all.double().abs().max().item()))
+        if classes:
+            same = outputs[0].argmax(dim=1) == expected[0].argmax(dim=1)
+            agreeing = min(agreeing, samples - int((~same).sum()))
+    check = Check(difference, agreeing if classes else None, samples)
+    if not excess <= TOLERANCE:
         raise RunFailed(f"export: the file differs from the network: {check}; nothing is kept")
     return check
 
@@ -340,28 +411,24 @@ def network_of(facts: dict[str, Any], path: str | Path, model: str | nn.Module |
             f"model: the child is of {name!r}, which is not imported because a file says so; "
             f"give it again: joslim.load_child({str(path)!r}, model=...)"
         )
-    classes = json_rows(facts, "classes", CONFIG, MOST_CLASSES)
+    if "network" in facts:
+        classes = classes_in(facts["network"], f"{CONFIG}.network")
+    else:
+        classes = len(json_rows(facts, "classes", CONFIG, MOST_CLASSES))
     with torch.random.fork_rng(devices=[]):
-        return load_blank(model or name, len(classes), shape_of(facts)[0])
-
-
-def shape_of(facts: dict[str, Any]) -> tuple[int, ...]:
-    """Read the shape of one input of the child."""
-    sizes = json_rows(facts, "shape", CONFIG, most=3, least=3)
-    shape = tuple(json_count(size, f"{CONFIG}.shape", 1, MOST_PIXELS) for size in sizes)
-    if math.prod(shape) > MOST_VALUES:
-        raise UserError(f"{CONFIG}.shape: {shape} is more than {MOST_VALUES} values")
-    return shape
+        return load_blank(model or name, classes, channels_in(inputs_of(facts)))
 
 
 def child_of(facts: dict[str, Any], full: nn.Module) -> nn.Module:
     """Cut the network to the child's channels; its weights are still to be loaded."""
-    shape = shape_of(facts)
-    low = json_value(facts, "low", CONFIG)
-    net, _ = make_net(full, shape, None if low is None else json_number(low, f"{CONFIG}.low"))
+    if "network" in facts:
+        options = slim_options(facts["network"], f"{CONFIG}.network")
+    else:
+        low = json_value(facts, "low", CONFIG)
+        options = {"low": None if low is None else json_number(low, f"{CONFIG}.low")}
+    net = slim_again(full, blank_inputs(inputs_of(facts)), options)
     try:
         widths = net.space.of_counts(counts_of_json(facts, net.space, CONFIG))
     except ValueError as error:
         raise UserError(f"child: its channels do not fit the network: {error}") from error
-    child = net._cut(widths)
-    return child.to_empty(device="cpu") if net.example[0].is_meta else child
+    return net._cut(widths)

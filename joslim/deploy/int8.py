@@ -15,12 +15,13 @@ from torch import Tensor
 
 from joslim.data import Data, load_data
 from joslim.deploy.destination import destination
-from joslim.deploy.exporting import Check, samples_of, write_child, write_several
+from joslim.deploy.exporting import Check, write_child, write_several
 from joslim.errors import RunFailed, UserError, reason
 from joslim.files import json_value
-from joslim.formats import FORMATS, INPUT, format_of, onnx_forward
+from joslim.formats import FORMATS, format_of, onnx_forward, onnx_session
 from joslim.results.run_files import CONFIG
 from joslim.runs.run import Run
+from joslim.slimmable.running import tensors_in
 from joslim.training.evaluate import wrong
 
 Forward = Callable[[Tensor], Tensor]
@@ -39,13 +40,14 @@ class Quantized:
     """
 
     check: Check
-    agreeing: int
+    difference: float
+    agreeing: int | None
     bytes: tuple[int, int]
     ms: tuple[float, float]
     error: tuple[float, float] | None = None
 
     def __str__(self) -> str:
-        rows = [f"classes agree on {self.agreeing} of {self.check.samples} samples"]
+        rows = [str(Check(self.difference, self.agreeing, self.check.samples))]
         if self.error is not None:
             rows.append("test error {:.2f} % -> {:.2f} %".format(*self.error))
         rows.append("{:.3f} ms -> {:.3f} ms".format(*self.ms))
@@ -82,21 +84,27 @@ def export_children_int8(
 def write_int8(run: Run, point: Any, file: Path, data: Data | None) -> Quantized:
     full = file.with_name(f"float-{file.name}")
     check = write_child(run, point, full, FORMATS["onnx"])
-    samples = samples_of(run)
+    if len(run.samples) != 1:
+        count = len(run.samples)
+        raise UserError(f"int8: it is for networks with one input, this one takes {count}")
+    (samples,) = run.samples
     images = samples
     if data is not None:
         sweep = data.sweep("train", BATCH, limit=CALIBRATION_IMAGES)
         images = torch.cat([samples, *(batch.cpu() for batch, _ in sweep)])
     quantize(full, file, images)
     forwards = (onnx_forward(full), onnx_forward(file))
-    before, after = (forward(samples) for forward in forwards)
-    if not after.isfinite().all():
+    before, after = (tensors_in(forward(samples)) for forward in forwards)
+    if not all(output.isfinite().all() for output in after):
         raise RunFailed("export: the network in 8 bits gives no numbers; nothing is kept")
     sizes = (full.stat().st_size, file.stat().st_size)
     full.unlink()
     return Quantized(
         check,
-        int((before.argmax(dim=1) == after.argmax(dim=1)).sum()),
+        max((a - b).abs().max().item() for a, b in zip(before, after) if a.is_floating_point()),
+        None
+        if check.agreeing is None
+        else int((before[0].argmax(dim=1) == after[0].argmax(dim=1)).sum()),
         sizes,
         timed(forwards, samples[:1]),
         None if data is None else (error_of(forwards[0], data), error_of(forwards[1], data)),
@@ -108,6 +116,8 @@ def data_of(run: Run, name: str | None = None) -> Data | None:
 
     Data that are named, because they were moved, must be those of the run.
     """
+    if run.in_own_loop:
+        return None
     config = run.config
     root = config.data_root if config.data_root and Path(config.data_root).is_dir() else None
     options: dict[str, Any] = {"size": config.size, "channels": run.net.example[0].shape[1]}
@@ -133,7 +143,8 @@ def quantize(source: Path, target: Path, images: Tensor) -> None:
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)  # onnxruntime's advice on the files of other exporters
     try:
-        quantize_static(str(source), str(target), Batches(images), per_channel=True)
+        name = onnx_session(source).get_inputs()[0].name
+        quantize_static(str(source), str(target), Batches(images, name), per_channel=True)
     except Exception as error:
         raise RunFailed(f"export: cannot quantize this network: {reason(error)}") from error
     finally:
@@ -143,12 +154,12 @@ def quantize(source: Path, target: Path, images: Tensor) -> None:
 class Batches:
     """The batches for calibration, with the interface of onnxruntime's CalibrationDataReader."""
 
-    def __init__(self, images: Tensor) -> None:
-        self.batches = iter(images.split(BATCH))
+    def __init__(self, images: Tensor, name: str) -> None:
+        self.batches, self.name = iter(images.split(BATCH)), name
 
     def get_next(self) -> dict[str, Any] | None:
         batch = next(self.batches, None)
-        return None if batch is None else {INPUT: batch.numpy()}
+        return None if batch is None else {self.name: batch.numpy()}
 
 
 def timed(forwards: tuple[Forward, Forward], image: Tensor) -> tuple[float, float]:

@@ -135,7 +135,7 @@ def exported_model(child: Child, open_axes: Axes) -> Any:
     with torch.no_grad(), silent_export():
         program = torch.export.export(
             Computation(),
-            (child.weights, child.images),
+            (child.weights, *child.inputs),
             dynamic_shapes=(sizes, {0: Dim("batch")}),
         )
         exported = torch.onnx.export(program, dynamo=True, verbose=False)

@@ -5,6 +5,7 @@ A device file serves every run of its network, whatever the cost that the run wa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from joslim.errors import UserError
-from joslim.files import json_count, json_rows, json_value
+from joslim.files import json_count, json_name, json_rows
 from joslim.front import LATENCY, Front
 from joslim.results.run_files import CONFIG, facts_of_run, read_front
 from joslim.space import Widths
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
     from joslim.costs.device_file import DeviceFile, Shapes
     from joslim.slimmable import SlimmableNet
 
-MOST_PIXELS = 10_000
+# Limits of the inputs of a network that a file states.
+MOST_INPUTS = 100
+MOST_AXES = 16
+MOST_VALUES = 2**26
 
 # Loading a network takes time, so it is only called where a child was not measured.
 Network = Callable[[], "SlimmableNet"]
@@ -76,9 +80,28 @@ def repriced(front: Front, times: dict[Widths, float]) -> Front:
 
 def input_shapes(facts: dict[str, Any]) -> Shapes:
     """Shapes of the inputs of a run's network. facts: the content of its config.json."""
-    where = f"{CONFIG}.data"
-    sizes = json_rows(json_value(facts, "data", CONFIG), "shape", where, most=3, least=3)
-    return ((1, *(json_count(size, f"{where}.shape", 1, MOST_PIXELS) for size in sizes)),)
+    return tuple(shape for shape, _ in inputs_of(facts))
+
+
+def inputs_of(facts: dict[str, Any]) -> list[tuple[tuple[int, ...], str]]:
+    """Shape and type of each input of the network of a run or of an exported child.
+
+    A network from somebody's own loop has its inputs on record, others take images.
+    """
+    if "network" in facts:
+        rows = json_rows(facts["network"], "inputs", f"{CONFIG}.network", MOST_INPUTS)
+        places = [f"{CONFIG}.network.inputs[{at}]" for at in range(len(rows))]
+    else:
+        images, place = (facts["data"], f"{CONFIG}.data") if "data" in facts else (facts, CONFIG)
+        rows, places = [{"shape": [1, *json_rows(images, "shape", place, 3, 3)]}], [place]
+    inputs = []
+    for row, place in zip(rows, places):
+        sizes = json_rows(row, "shape", place, MOST_AXES, least=0)
+        shape = tuple(json_count(size, f"{place}.shape", 1, MOST_VALUES) for size in sizes)
+        if math.prod(shape) > MOST_VALUES:
+            raise UserError(f"{place}.shape: {shape} is more than {MOST_VALUES} values")
+        inputs.append((shape, json_name(row.get("dtype", "float32"), f"{place}.dtype")))
+    return inputs
 
 
 def matching_files(

@@ -114,7 +114,7 @@ def draw_allocation(
     path: str | Path,
     budget: float | None = None,
 ) -> None:
-    """Draw the total error for each budget on the left, and that of each network on the right.
+    """Draw the mean error for each budget on the left, and that of each network on the right.
 
     budget: a solid line; the dotted line is the cost of the chosen children.
     """
@@ -126,9 +126,10 @@ def draw_allocation(
         dress_axes(axes, cost, measure, (budgets[0], budgets[-1]))
         axes.set_xlabel(f"{cost_info(cost).axis_label}, all networks", color=GREY)
         axes.axvline(chosen.costs[cost], color=GREY, lw=1, ls=":")
-    left.step(budgets, [a.error for a in curve], where="post", color=COLOURS[0], lw=2)
-    left.plot(chosen.costs[cost], chosen.error, "o", color=DARK, ms=7, mec="white", zorder=3)
-    left.set_ylabel(f"total weighted {MEASURE_LABELS[measure]}", color=GREY)
+    means = [allocation.mean(measure) for allocation in (*curve, chosen)]
+    left.step(budgets, means[:-1], where="post", color=COLOURS[0], lw=2)
+    left.plot(chosen.costs[cost], means[-1], "o", color=DARK, ms=7, mec="white", zorder=3)
+    left.set_ylabel(f"weighted mean {MEASURE_LABELS[measure]}", color=GREY)
     put_title(left, f"All {len(names)} networks together")
     for at, name in enumerate(names):
         own = [getattr(allocation.points[at], measure) for allocation in curve]
@@ -426,8 +427,9 @@ def save(figure: Figure, path: str | Path) -> None:
     if target.suffix.lower() not in SUFFIXES:
         raise UserError(f"picture: {str(path)!r} ends in none of {', '.join(SUFFIXES)}")
     try:
-        # Without a date, the same front gives the same file.
-        metadata = {"Date": None} if target.suffix == ".svg" else None
+        # By its maker a picture may be replaced. Without a date, a front gives the same file again.
+        is_svg = target.suffix.lower() == ".svg"
+        metadata = {"Date": None, "Creator": "joslim"} if is_svg else {"Software": "joslim"}
         with whole(target) as beside:
             figure.savefig(beside, metadata=metadata)
     except OSError as error:

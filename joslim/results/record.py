@@ -54,7 +54,8 @@ class Record:
 
     facts: the content of config.json, which has the settings (config) and what is known of the
     data. front: the Pareto front, or None until the children have been judged. device_file: the
-    device file that the latencies of the front come from, if one was given.
+    device file that the latencies of the front come from, if one was given. logs: the lines of
+    history.jsonl of a training that has no folder.
     """
 
     path: Path
@@ -64,6 +65,7 @@ class Record:
     status: RunStatus
     front: Front | None = None
     device_file: str | Path | None = None
+    logs: Mapping[str, list[dict[str, Any]]] | None = None
 
     @property
     def where(self) -> str:
@@ -125,7 +127,7 @@ class Record:
     @property
     def seconds(self) -> float | None:
         """Wall time, all parts together if the run was resumed."""
-        return seconds_of(self.path)
+        return None if self.logs is not None else seconds_of(self.path)
 
     @cached_property
     def history(self) -> VisitedChildren | None:
@@ -135,7 +137,7 @@ class Record:
         """
         if self.device_file is not None and self.front is not None and self.front.cost == "latency":
             return None
-        lines = _lines_of(self.path / HISTORY)
+        lines = self._lines_of(HISTORY)
         return VisitedChildren.of_lines(lines) if lines else None
 
     @cached_property
@@ -174,7 +176,13 @@ class Record:
 
     @cached_property
     def _metrics(self) -> list[dict[str, Any]]:
-        return _lines_of(self.path / METRICS)
+        return self._lines_of(METRICS)
+
+    def _lines_of(self, name: str) -> list[dict[str, Any]]:
+        if self.logs is not None:
+            return self.logs.get(name, [])
+        file = self.path / name
+        return read_lines(file) if file.exists() else []
 
 
 def read_record(
@@ -193,18 +201,20 @@ def read_record(
     if front is None and status.state == FINISHED:
         front = Front.read(folder)
     name = folder.resolve().name or str(path)
-    record = Record(folder, name, facts, config, status, front, device_file)
-    if front is None and not record.provisional_front and "full" not in record.curves:
+    return showable(Record(folder, name, facts, config, status, front, device_file))
+
+
+def showable(record: Record) -> Record:
+    """Refuse a run of which no step was logged yet."""
+    nothing = not record.provisional_front and "full" not in record.curves
+    if record.front is None and nothing:
+        status = record.status
         waiting = f"is still training ({status.place}); wait"
-        state = waiting if status.state == TRAINING else status.how_to_resume(folder)
+        state = waiting if status.state == TRAINING else status.how_to_resume(record.path)
         raise NothingYet(
-            f"run: {str(folder)!r} has nothing to show yet, no step was logged: it {state}"
+            f"run: {str(record.path)!r} has nothing to show yet, no step was logged: it {state}"
         )
     return record
-
-
-def _lines_of(file: Path) -> list[dict[str, Any]]:
-    return read_lines(file) if file.exists() else []
 
 
 # history.jsonl

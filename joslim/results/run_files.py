@@ -63,6 +63,12 @@ def read_lines(file: Path) -> list[dict[str, Any]]:
 def _refuse_missing(file: Path) -> None:
     """Say whether the folder or the file is missing, and why it may be."""
     folder = file.parent
+    try:
+        file.stat()
+    except PermissionError as error:
+        raise UserError(f"run: cannot read {str(file)!r}: {error.strerror}") from error
+    except OSError:
+        pass
     if not os.path.isdir(folder):
         raise UserError(f"run: {str(folder)!r} does not exist; joslim train --out makes one")
     if not os.path.exists(file):
@@ -179,8 +185,8 @@ def _kind_of_file(path: Path) -> str:
 class RunStatus:
     """Whether a run has finished, is training or has stopped, and at which step.
 
-    state: FINISHED, TRAINING or STOPPED. step: the last one that was logged. total: steps of the
-    whole training, or None if config.json does not say.
+    state: FINISHED, TRAINING or STOPPED. step: the last one that was logged or saved. total: steps
+    of the whole training, or None if config.json does not say.
     """
 
     state: str
@@ -207,6 +213,8 @@ def status_of(path: Path) -> RunStatus:
         step = json_count(last_metrics(path).get("step"), "step", 0, MOST_STEPS)
     except UserError:
         step = 0
+    if (saved := weights_of(path)) is not None:  # a signal saves between two lines of the log
+        step = max(step, saved.step)
     if os.path.isfile(path / FRONT) and _front_is_of_last_step(path, total):
         return RunStatus(FINISHED, step, total)
     return RunStatus(TRAINING if is_in_use(path) else STOPPED, step, total)

@@ -76,16 +76,17 @@ def allocation_table(names: Sequence[str], allocation: Allocation) -> Table:
     for name, weight, point in zip(names, allocation.weights, allocation.points):
         table.add_row(escape(name), f"{weight:g}", *cells(point, tuple(columns)))
     table.add_section()
-    table.add_row("together, weighted", "", *_totals(allocation))
+    table.add_row("total cost, mean error", "", *_totals(allocation))
     return table
 
 
 def _totals(allocation: Allocation) -> list[str]:
-    error = allocation.error
+    """Total costs, and weighted means of the errors, which a sum would lift above 100 %."""
+    mean = allocation.mean(allocation.measure)
     return [
         *(format_size(name, value) for name, value in allocation.costs.items()),
-        f"{error:.4f}" if allocation.measure == "train_loss" else format_error(error),
-        format_error(allocation.test_error),
+        f"{mean:.4f}" if allocation.measure == "train_loss" else format_error(mean),
+        format_error(allocation.mean("test_error")),
     ]
 
 

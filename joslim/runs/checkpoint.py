@@ -21,7 +21,6 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor
 
 from joslim.errors import RunFailed, UserError
@@ -36,6 +35,7 @@ from joslim.files import (
     stored_tensors,
     sync,
     unshared,
+    write_tensors,
 )
 from joslim.results.run_files import FORMAT, OtherFormat, refuse_other_format
 from joslim.runs.folder import CHECKPOINT, NEW, OLD, RunFolder
@@ -53,10 +53,15 @@ log = logging.getLogger("joslim")
 
 
 def save(
-    folder: RunFolder, net: SlimmableNet, state: dict[str, Any], step: int, finished: bool = False
+    folder: RunFolder,
+    net: SlimmableNet,
+    state: dict[str, Any] | None,
+    step: int,
+    finished: bool = False,
 ) -> None:
     """Write a checkpoint beside the last one, sync it, and replace the last one.
 
+    state: all that the training goes on from; None if it cannot be resumed from the folder.
     finished: Whether the front of this step was judged, so that the statistics of its children are
     in the checkpoint.
     """
@@ -69,8 +74,10 @@ def save(
         remove(new)
     new.mkdir()
     with disk_errors(new):
-        save_file({name: tensor.contiguous() for name, tensor in unshared(weights)}, new / MODEL)
-        save_file(flat_statistics(net), new / STATISTICS)
+        write_tensors(
+            {name: tensor.contiguous() for name, tensor in unshared(weights)}, new / MODEL
+        )
+        write_tensors(flat_statistics(net), new / STATISTICS)
         # Given a path, torch would report a full disk as "unexpected pos".
         with (new / STATE).open("wb") as stream:
             torch.save(state, stream)
@@ -78,7 +85,7 @@ def save(
     for file in new.iterdir():
         sync(file)
     try:
-        load_state(new)
+        verify(new) if state is None else load_state(new)
     except UserError as error:
         raise RunFailed(f"{error}, though it was just written; the last one is kept") from error
     swap_in(folder, new)
@@ -178,6 +185,10 @@ def verify(path: Path) -> None:
             for name in FILES
             if (path / name).stat().st_size != sizes[name] or checksum(path / name) != sums[name]
         ]
+    except PermissionError as error:
+        raise UserError(
+            f"checkpoint: cannot read {str(error.filename)!r}: {error.strerror}"
+        ) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, OtherFormat):
             raise

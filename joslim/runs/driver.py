@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import platform
 import resource
-import shlex
 import signal
 import sys
 import threading
@@ -20,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from joslim import __version__
@@ -37,11 +35,11 @@ from joslim.distributed import (
     world,
 )
 from joslim.errors import RunFailed, Stopped, UserError, first_line
-from joslim.files import disk_errors
+from joslim.files import disk_errors, write_tensors
 from joslim.front import Front, step_of_front
 from joslim.results.plots import draw_run
 from joslim.results.record import read_record
-from joslim.results.run_files import LATENCY
+from joslim.results.run_files import LATENCY, STOPPED, RunStatus
 from joslim.runs import checkpoint
 from joslim.runs.config import WHERE_AND_HOW, Config, config_of
 from joslim.runs.folder import PICTURE, SAMPLES, RunFolder
@@ -307,7 +305,7 @@ class RunWriter:
 
     def write_samples(self) -> None:
         with disk_errors(file := self.folder.file(SAMPLES)):
-            save_file({"inputs": self.trainer.samples()}, file)
+            write_tensors({"inputs": self.trainer.samples()}, file)
 
     def finish(self, front: Front) -> None:
         self.log_visits()
@@ -428,9 +426,8 @@ class Stop:
 
     def raise_if_asked(self, trainer: Trainer, folder: RunFolder) -> None:
         if self.asked is not None:
-            steps = f"{trainer.slimming.steps} of {trainer.total_steps} steps"
-            how = f"type joslim resume {shlex.quote(str(folder.path))} to go on"
-            raise Stopped(f"stopped after {steps}; {how}", self.asked)
+            status = RunStatus(STOPPED, trainer.slimming.steps, trainer.total_steps)
+            raise Stopped(status.how_to_resume(folder.path), self.asked)
 
 
 @contextmanager

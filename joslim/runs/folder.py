@@ -158,6 +158,11 @@ class RunFolder:
         ]
 
 
+def sample_names(inputs: int) -> list[str]:
+    """Names of the tensors in samples.safetensors, for a network with so many inputs."""
+    return ["inputs"] if inputs == 1 else [f"inputs.{at}" for at in range(inputs)]
+
+
 def lock_soon(handle: int) -> bool:
     """Try to lock for a while: a look whether a run is in use holds the lock for a moment."""
     for _ in range(LOOKS):

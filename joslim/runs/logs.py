@@ -50,20 +50,32 @@ class HistoryLog:
         self.visits = self.scorings = 0
         # The lines of a resumed run are written with the first new ones. The lines of one step then
         # have the same order, whether the run was interrupted at that step or not.
-        header = {"cost": history.cost.name, "space": history.space.to_json()}
-        self.log = Log(folder.file(HISTORY), [header])
+        self.log = Log(folder.file(HISTORY), [header_of(history)])
 
     def update(self) -> None:
-        lines: list[dict[str, Any]] = [
-            {"id": i, "step": v.step, "widths": v.widths.counts, "cost": finite(v.cost)}
-            for i, v in enumerate(self.history.visits[self.visits :], self.visits)
-        ]
-        for scoring in self.history.scorings[self.scorings :]:
-            losses = [finite(loss) for loss in scoring.losses.values()]
-            lines.append({"step": scoring.step, "ids": list(scoring.losses), "losses": losses})
+        lines = lines_since(self.history, self.visits, self.scorings)
         self.visits, self.scorings = len(self.history.visits), len(self.history.scorings)
-        # A resumed run writes many steps at once, in the order of a run that was not stopped.
-        self.log.append(sorted(lines, key=lambda line: (line["step"], "ids" in line)))
+        self.log.append(lines)
+
+
+def header_of(history: History) -> dict[str, Any]:
+    """The first line of history.jsonl."""
+    return {"cost": history.cost.name, "space": history.space.to_json()}
+
+
+def lines_since(history: History, visits: int = 0, scorings: int = 0) -> list[dict[str, Any]]:
+    """The lines of history.jsonl after so many visits and scorings.
+
+    A resumed run writes many steps at once, in the order of a run that was not stopped.
+    """
+    lines: list[dict[str, Any]] = [
+        {"id": i, "step": v.step, "widths": [*v.widths.counts], "cost": finite(v.cost)}
+        for i, v in enumerate(history.visits[visits:], visits)
+    ]
+    for scoring in history.scorings[scorings:]:
+        losses = [finite(loss) for loss in scoring.losses.values()]
+        lines.append({"step": scoring.step, "ids": list(scoring.losses), "losses": losses})
+    return sorted(lines, key=lambda line: (line["step"], "ids" in line))
 
 
 class MetricsLog:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from joslim.errors import UserError
-from joslim.files import shown, write_whole
+from joslim.files import refuse_foreign_file, shown, write_whole
 from joslim.results.device_times import matching_files
 from joslim.results.page.content import page_of
 from joslim.results.plots import draw_front, draw_run
@@ -33,6 +33,8 @@ log = logging.getLogger("joslim")
 
 PAGE = "report.html"
 PICTURES = (".png", ".svg")
+# Text near the start of every page and picture.
+MARK = b"joslim"
 # Seconds between two looks at a watched run, and between two reloads of its page.
 PAUSE = 2.0
 REFRESH = 5
@@ -40,28 +42,44 @@ REFRESH = 5
 PATIENCE = 30.0
 
 
-def report(runs: Any, path: str | Path | None = None, device_files: Sequence[Path] = ()) -> Path:
+def report(
+    runs: Any,
+    path: str | Path | None = None,
+    device_files: Sequence[Path] = (),
+    overwrite: bool = False,
+) -> Path:
     """Write the page of runs (.html), or the picture of their Pareto fronts (.png, .svg).
 
     Args:
-        runs: A run or its folder, or a list of them.
+        runs: A run or its folder, or a list of them; or the `Slimming` of your own training loop,
+            also while it trains.
         path: The file to write. By default report.html in the folder of the run, if there is only
             one.
         device_files: Files of `joslim latency`; each adds its latency to the runs of its network.
+        overwrite: Replace the file even if joslim has not written it.
 
     Returns:
         The path of the file.
 
     Raises:
         UserError: A folder is not a run folder, a run has nothing to show yet, or the file cannot
-            be written.
+            be written or is not joslim's.
 
     Examples:
         >>> joslim.report("runs/digits", "digits.html").name
         'digits.html'
     """
+    if (live := _live_record(runs)) is not None:
+        target = _target_of([], path, overwrite)
+        if target.suffix.lower() not in PICTURES:
+            _write_page([live], target)
+        elif live.front is None:
+            raise UserError("runs: there is no front yet; call slimming.front() first")
+        else:
+            draw_run(live.front, live.visits, target)
+        return target
     folders = _folders_of(runs)
-    target = _target_of(folders, path)
+    target = _target_of(folders, path, overwrite)
     if target.suffix.lower() in PICTURES:
         if device_files:
             raise UserError("device_file: it goes with a page; type -o NAME.html")
@@ -94,7 +112,10 @@ def report_at_end(folder: Path) -> None:
 
 
 def watch(
-    runs: Any, path: str | Path | None = None, tell: Callable[[str], None] = lambda line: None
+    runs: Any,
+    path: str | Path | None = None,
+    tell: Callable[[str], None] = lambda line: None,
+    overwrite: bool = False,
 ) -> Path:
     """Write the page again whenever a file of its runs changes, until none of them is training.
 
@@ -104,7 +125,7 @@ def watch(
     tell: called with one line whenever there is news.
     """
     folders = _folders_of(runs)
-    target = _target_of(folders, path)
+    target = _target_of(folders, path, overwrite)
     if target.suffix.lower() in PICTURES:
         raise UserError(f"watch: {str(target)!r} is a picture; only a page (.html) is kept up")
     records: list[Record] = []
@@ -138,6 +159,16 @@ def watch(
     return target
 
 
+def _live_record(runs: Any) -> Record | None:
+    """Return the record of a `Slimming`, which has no folder; None for anything else."""
+    if isinstance(runs, (str, Path, Sequence)) or hasattr(runs, "path"):
+        return None
+    from joslim.runs.saving import record_of  # with torch, which folders do not need
+    from joslim.training.slimming import Slimming
+
+    return record_of(runs) if isinstance(runs, Slimming) else None
+
+
 def _folders_of(runs: Any) -> list[Path]:
     """Return the folders of a run, a path, or several of them."""
     several = runs if isinstance(runs, Sequence) and not isinstance(runs, str) else [runs]
@@ -154,15 +185,16 @@ def _folders_of(runs: Any) -> list[Path]:
     return folders
 
 
-def _target_of(folders: Sequence[Path], path: str | Path | None) -> Path:
-    if path is None:
-        if len(folders) > 1:
-            raise UserError(f"out: needed for {len(folders)} runs; type -o report.html")
-        return folders[0] / PAGE
-    target = Path(path)
+def _target_of(folders: Sequence[Path], path: str | Path | None, overwrite: bool) -> Path:
+    if path is None and not folders:
+        raise UserError("path: needed for a Slimming; type joslim.report(slimming, 'report.html')")
+    if path is None and len(folders) > 1:
+        raise UserError(f"out: needed for {len(folders)} runs; type -o report.html")
+    target = folders[0] / PAGE if path is None else Path(path)
     allowed = (".html", *PICTURES)
     if target.suffix.lower() not in allowed:
         raise UserError(f"out: {str(path)!r} ends in none of {', '.join(allowed)}")
+    refuse_foreign_file(target, MARK, overwrite)
     return target
 
 

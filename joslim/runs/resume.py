@@ -37,7 +37,9 @@ def set_up_again(
     config: Config, objects: Mapping[str, Any], folder: RunFolder, until: int | None
 ) -> Trainer:
     """Set up a run as its folder has it: with its K, and with its weights instead of --init."""
-    stored = on_first(lambda: json_value(facts_of_run(folder.path), "config", CONFIG))
+    facts = on_first(lambda: facts_of_run(folder.path))
+    refuse_own_loop(facts, folder)
+    stored = json_value(facts, "config", CONFIG)
     has_weights = on_first(lambda: checkpoint.find(folder) is not None)
     named = config.data
     if named == json_value(stored, "data", CONFIG):
@@ -49,6 +51,15 @@ def set_up_again(
     trainer = set_up(replace(config, init=None) if has_weights else config, **objects)
     trainer.config = replace(trainer.config, init=config.init, data=named)
     return trainer
+
+
+def refuse_own_loop(facts: Mapping[str, Any], folder: RunFolder) -> None:
+    """Refuse a run of `joslim.save`: only the loop that trained it can go on."""
+    if "network" in facts:
+        raise UserError(
+            f"run: {str(folder.path)!r} was trained in a loop of its owner, which joslim cannot "
+            "resume; go on in that loop"
+        )
 
 
 def restore(trainer: Trainer, folder: RunFolder, until: int | None = None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import cached_property
 from os.path import isdir
 from pathlib import Path
@@ -11,27 +10,34 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from safetensors import SafetensorError
+from torch import Tensor, nn
 
 from joslim.costs import Cost
 from joslim.errors import UserError
-from joslim.files import json_count, json_name, json_rows, json_value
+from joslim.files import json_name, json_rows, json_value, stored_tensors
 from joslim.front import Front
-from joslim.results.device_times import input_shapes, timed_front
+from joslim.results.device_times import input_shapes, inputs_of, timed_front
 from joslim.results.record import VisitedChildren
 from joslim.results.run_files import CONFIG, HISTORY, facts_of_run, read_front, read_lines
 from joslim.runs import checkpoint
 from joslim.runs.config import Config, config_of
-from joslim.runs.folder import RunFolder
-from joslim.runs.setup import check_model, fill_blank, load_blank, make_net
+from joslim.runs.folder import SAMPLES, RunFolder, sample_names
+from joslim.runs.setup import (
+    blank_inputs,
+    channels_in,
+    check_model,
+    classes_in,
+    load_blank,
+    slim_again,
+    slim_options,
+)
 from joslim.search.history import History
 from joslim.slimmable import SlimmableNet
 from joslim.space import WidthSpace
 
 MOST_CLASSES = 10**6
 MOST_NAMES = 10**6
-MOST_PIXELS = 10_000
-MOST_VALUES = 2**26
 MOST_CHANNELS = 10**6
 
 
@@ -127,16 +133,77 @@ class Run:
         if path is None:
             raise UserError(f"run: {str(self.path)!r} has no checkpoint yet")
         checkpoint.verify(path)
-        data = json_value(self.facts, "data", CONFIG)
-        classes = json_rows(data, "classes", f"{CONFIG}.data", MOST_CLASSES)
-        sizes = json_rows(data, "shape", f"{CONFIG}.data", most=3, least=3)
-        shape = tuple(json_count(size, f"{CONFIG}.data.shape", 1, MOST_PIXELS) for size in sizes)
-        if math.prod(shape) > MOST_VALUES:
-            raise UserError(f"{CONFIG}.data.shape: {shape} is more than {MOST_VALUES} values")
-        net, _ = make_net(self._network(len(classes), shape[0]), shape, self.config.low)
-        fill_blank(net)
+        if self.in_own_loop:
+            record, where = self.facts["network"], f"{CONFIG}.network"
+            example = tuple(x[:1] if self.batched else x for x in self.samples)
+            options = slim_options(record, where)
+            net = slim_again(
+                self._network(classes_in(record, where), channels_in(inputs_of(self.facts))),
+                example,
+                options,
+            )
+            if net.space != self.front.space:
+                raise UserError(
+                    f"model: {len(net.space)} knobs and {len(net.space.dims)} groups of channels, "
+                    f"which are not those of the run in {str(self.path)!r}; give the network that "
+                    "was saved there"
+                )
+        else:
+            classes = json_rows(self._data, "classes", f"{CONFIG}.data", MOST_CLASSES)
+            example = blank_inputs(inputs_of(self.facts))
+            net = slim_again(
+                self._network(len(classes), channels_in(inputs_of(self.facts))),
+                example,
+                {"low": self.config.low},
+            )
         checkpoint.load_weights(path, net)
         return net.eval()
+
+    @property
+    def in_own_loop(self) -> bool:
+        """Whether `joslim.save` has written the run, after a training loop of somebody's own."""
+        return "network" in self.facts
+
+    @property
+    def _data(self) -> Any:
+        return json_value(self.facts, "data", CONFIG)
+
+    @property
+    def batched(self) -> bool:
+        """Whether the first axis of all inputs is the batch, for which the example has size 1."""
+        return all(shape[:1] == (1,) for shape, _ in inputs_of(self.facts))
+
+    @cached_property
+    def samples(self) -> tuple[Tensor, ...]:
+        """Inputs that exports are checked with: one tensor for each input of the network.
+
+        Raises:
+            UserError: The file is damaged, or the training has not finished.
+        """
+        file = self.folder.file(SAMPLES)
+        try:
+            stored = stored_tensors(file) if file.is_file() else None
+        except (OSError, SafetensorError) as error:
+            raise UserError(f"run: cannot read {str(file)!r}: {error}") from error
+        if stored is None:
+            raise UserError(
+                f"run: {str(self.path)!r} has no {SAMPLES}, its training has not finished"
+            )
+        wanted = inputs_of(self.facts)
+        found = [stored.get(name) for name in sample_names(len(wanted))]
+        for tensor, (shape, kind) in zip(found, wanted):
+            fixed = shape[1:] if self.batched else shape
+            if (
+                tensor is None
+                or str(tensor.dtype) != f"torch.{kind}"
+                or tuple(tensor.shape[1:] if self.batched else tensor.shape) != fixed
+                or not tensor.numel()
+            ):
+                raise UserError(f"run: {str(file)!r} holds no inputs of shape {fixed}")
+        inputs = tuple(tensor for tensor in found if tensor is not None)
+        if self.batched and len({len(tensor) for tensor in inputs}) > 1:
+            raise UserError(f"run: {str(file)!r} holds different numbers of samples")
+        return inputs
 
     @cached_property
     def history(self) -> History:
@@ -153,7 +220,7 @@ class Run:
             raise UserError(f"run: {str(file)!r} is broken: {error}") from error
         return history
 
-    def _network(self, classes: int, channels: int) -> nn.Module:
+    def _network(self, classes: int | None, channels: int | None) -> nn.Module:
         """Make the network. Code that only a file names is not imported."""
         if isinstance(self._model, nn.Module):
             return self._model

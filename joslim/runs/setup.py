@@ -9,7 +9,7 @@ import os
 import pickle
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -27,13 +27,22 @@ from joslim.data import Data, Sweep, load_data
 from joslim.data.folder import FolderData
 from joslim.distributed import averaged, local_rank, rank, refuse_differences, world
 from joslim.errors import UserError, first_line, unknown
-from joslim.files import LONGEST_NAME, is_name, shown, stored_tensors
+from joslim.files import (
+    LONGEST_NAME,
+    is_name,
+    json_count,
+    json_rows,
+    json_value,
+    shown,
+    stored_tensors,
+)
 from joslim.front import Front, cost_key
 from joslim.models import MODELS
 from joslim.results.run_files import steps_in
 from joslim.runs.config import SEARCH_OPTIONS, Config, Resolved
 from joslim.runs.recipes import RECIPES, check_data, rate_for
 from joslim.slimmable import SlimmableNet, norms_together, slim, sort_channels
+from joslim.slimmable.running import tensors_in
 from joslim.space import Widths, WidthSpace
 from joslim.training.evaluate import evaluating, moved
 from joslim.training.exploring import timed
@@ -52,7 +61,17 @@ from joslim.units import format_size
 PREFIXES = re.compile(r"^(module\.)?(_orig_mod\.)?")
 # Largest number of values of an input that is typed: 4 GB.
 MOST_VALUES = 2**30
+# Limit of the names and sizes in the description of a network.
+MOST_NAMES = 10**6
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
+# Types of the inputs of a network that can be saved.
+DTYPES = {
+    str(kind).removeprefix("torch."): kind
+    for kind in (
+        *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64),
+        *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
+    )
+}
 # Lines of metrics.jsonl and checkpoints of a whole training, unless their intervals are given.
 LINES = 1000
 CHECKPOINTS = 20
@@ -543,7 +562,7 @@ def load_model(
     return model
 
 
-def load_blank(name: str, num_classes: int, in_channels: int) -> nn.Module:
+def load_blank(name: str, num_classes: int | None, in_channels: int | None) -> nn.Module:
     """Make a model as `load_model` does, but a built-in one on torch's meta device, without values.
 
     Tracing it computes nothing, however large an input a file of somebody else states.
@@ -552,10 +571,94 @@ def load_blank(name: str, num_classes: int, in_channels: int) -> nn.Module:
         return load_model(name, num_classes, in_channels)
 
 
-def fill_blank(net: SlimmableNet) -> None:
-    """Give a network of `load_blank` memory for weights, which are still to be loaded."""
-    if net.example[0].is_meta:
+def slim_again(
+    model: nn.Module, inputs: tuple[Tensor, ...], options: Mapping[str, Any]
+) -> SlimmableNet:
+    """Make a network slimmable as it was when it was saved; its weights are still to be loaded.
+
+    A network of `load_blank` gets memory for its weights.
+    """
+    device = device_of(model)
+    net = slim(model, tuple(value.to(device) for value in inputs), **options)
+    if device.type == "meta":
         net.to_empty(device="cpu")
+        net._slim_net.example = inputs
+    return net
+
+
+def blank_inputs(specs: Iterable[tuple[tuple[int, ...], str]]) -> tuple[Tensor, ...]:
+    """Return zeros of these shapes and types, which a file states."""
+    inputs = []
+    for shape, kind in specs:
+        if kind not in DTYPES:
+            raise unknown("dtype", kind, DTYPES)
+        inputs.append(torch.zeros(shape, dtype=DTYPES[kind]))
+    return tuple(inputs)
+
+
+def channels_in(specs: Sequence[tuple[tuple[int, ...], str]]) -> int | None:
+    """Return the channels of the first input, which functions that make networks may take."""
+    shape, _ = specs[0]
+    return shape[1] if len(shape) > 1 else None
+
+
+def positional_inputs(net: SlimmableNet) -> tuple[Any, ...]:
+    """Return the example input of a network without keyword arguments."""
+    if isinstance(net.example, Mapping):
+        raise UserError(
+            f"net: it takes keyword arguments ({', '.join(map(str, net.example))}), which files of "
+            "networks cannot have; wrap it in a module whose forward takes them by position"
+        )
+    return net.example
+
+
+def network_facts(net: SlimmableNet) -> dict[str, Any]:
+    """Describe a network so that `slim_options` and `inputs_of` give its space again, as JSON."""
+    example = positional_inputs(net)
+    for value in example:
+        if not isinstance(value, Tensor):
+            kind = type(value).__name__
+            raise UserError(f"net: {kind} in its example input; only tensors can be saved")
+        if value.dtype not in DTYPES.values():
+            raise UserError(f"net: its example input is {value.dtype}, which cannot be saved")
+    device, options = device_of(net), net._slim_net.options
+    with evaluating(net), net.at(net.space.full):
+        outputs = tensors_in(net(*(moved(value, device) for value in example)))
+    low, names = options.low, lambda item: item if isinstance(item, str) else [*item]
+    kinds = {kind: name for name, kind in DTYPES.items()}
+    return {
+        "inputs": [{"shape": [*x.shape], "dtype": kinds[x.dtype]} for x in example],
+        "outputs": [[*tensor.shape] for tensor in outputs],
+        "low": {**low} if isinstance(low, Mapping) else float(low),
+        "keep": [*options.keep],
+        "tie": [names(item) for item in options.tie],
+        "divisor": options.divisor,
+    }
+
+
+def name_of_own(net: SlimmableNet) -> str:
+    """Return the name of a network that was an object: its class, by which it cannot be made."""
+    base, *_ = vars(type(net))["_slim_made_of"]
+    return f"<{base.__name__}>"
+
+
+def slim_options(record: Any, where: str) -> dict[str, Any]:
+    """Return the options of `slim` in what `network_facts` has described."""
+    lists = {name: json_rows(record, name, where, MOST_NAMES, least=0) for name in ("keep", "tie")}
+    return {**lists, **{name: json_value(record, name, where) for name in ("low", "divisor")}}
+
+
+def classes_in(record: Any, where: str) -> int | None:
+    """Return the second size of the first output, which functions that make networks may take."""
+    shapes = json_rows(record, "outputs", where, MOST_NAMES, least=0)
+    if not shapes or not isinstance(shapes[0], list) or len(shapes[0]) < 2:
+        return None
+    return json_count(shapes[0][1], f"{where}.outputs", 1, MOST_NAMES)
+
+
+def device_of(model: Any) -> torch.device:
+    tensors = model.state_dict().values() if isinstance(model, nn.Module) else ()  # slim says so
+    return next((tensor.device for tensor in tensors), torch.device("cpu"))
 
 
 def find_maker(name: str) -> Callable[..., Any]:
@@ -643,9 +746,7 @@ def make_net(
     narrow children keep the first channels.
     """
     fresh = [] if init is None else load_weights(model, init)
-    tensors = model.state_dict().values() if isinstance(model, nn.Module) else ()  # slim says so
-    device = next((tensor.device for tensor in tensors), "cpu")
-    net = slim(model, blank_input(shape, device), low=low)
+    net = slim(model, blank_input(shape, device_of(model)), low=low)
     if init is not None:
         sort_channels(net)
     return net, fresh

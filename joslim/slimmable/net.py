@@ -31,7 +31,7 @@ from joslim.slimmable.layers import (
     refuse_written,
     restore_layer,
 )
-from joslim.slimmable.plan import Frozen, LayerPlan, Plan
+from joslim.slimmable.plan import Frozen, LayerPlan, Options, Plan
 from joslim.slimmable.running import Inputs
 from joslim.slimmable.tracing import Uncounted
 from joslim.space import Widths, WidthSpace
@@ -54,6 +54,8 @@ class NetState:
     active: Widths
     # The input that costs are counted for: one sample, if the example is a batch.
     example: Inputs
+    # Those that `slim` used, with which it makes the same space again.
+    options: Options
     layers: list[tuple[nn.Module, LayerPlan]]
     norms: dict[str, nn.Module]
     statistics: dict[Widths, Statistics] = field(default_factory=dict)
@@ -155,7 +157,11 @@ class SlimmableNet(nn.Module):
         """
         self._switch(point)
         if not self.training:
-            self._warn_without_statistics(self.active, "call joslim.recalibrate(net, batches) now")
+            advice = (
+                "call joslim.recalibrate(net, batches) now (net.state_dict() does not hold the "
+                "statistics of children; joslim.save keeps them)"
+            )
+            self._warn_without_statistics(self.active, advice)
 
     def _switch(self, point: Any) -> None:
         state, widths = self._slim_net, self._checked(point)
@@ -267,7 +273,7 @@ RESERVED = (
 )
 
 
-def make_slimmable(model: nn.Module, plan: Plan, example: Inputs) -> SlimmableNet:
+def make_slimmable(model: nn.Module, plan: Plan, example: Inputs, options: Options) -> SlimmableNet:
     """Apply a plan: change the classes of the model and of its layers, in place."""
     modules = dict(model.named_modules())
     norms: dict[str, nn.Module] = {
@@ -287,6 +293,7 @@ def make_slimmable(model: nn.Module, plan: Plan, example: Inputs) -> SlimmableNe
         plan.uncounted,
         plan.space.full,
         example,
+        options,
         layers,
         norms,
     )

@@ -97,7 +97,7 @@ def slim(
     analysis = Analysis(model, first_sample(model, inputs), options)
     plan = analysis.settled_plan()
     try:
-        net = make_slimmable(model, plan, analysis.inputs)
+        net = make_slimmable(model, plan, analysis.inputs, options)
         check_children(net, analysis.modes)
         warn_of_uncounted(net)
     except BaseException:

@@ -44,7 +44,7 @@ class ChildSearch:
         scoring: Iterable[Any],
         seed: int,
     ) -> None:
-        self.net = _slimmable_inside(net)
+        self.net = slimmable_inside(net)
         self.space = self.net.space
         self.cost = cost if isinstance(cost, Cost) else make_cost(cost, self.net)
         check_cost_name(cost_key(self.cost.name))
@@ -214,7 +214,7 @@ def explore(
     return search.judge(preset.finalists, **options)
 
 
-def _slimmable_inside(net: Any) -> SlimmableNet:
+def slimmable_inside(net: Any) -> SlimmableNet:
     """Return the slimmable network, which may be inside a wrapper."""
     modules = net.modules() if hasattr(net, "modules") else ()
     slimmable = next((module for module in modules if isinstance(module, SlimmableNet)), None)

@@ -179,6 +179,8 @@ class Slimming(ChildSearch):
         # How children learn from the full network, which shows at the first step.
         self._learning: Learning | None = None
         self._finished_at = -1
+        # What `front` has returned last.
+        self.last_front: Front | None = None
 
     def step(
         self,
@@ -387,7 +389,7 @@ class Slimming(ChildSearch):
         if self._finished_at != self.steps:
             self.method.finish(self)
             self._finished_at = self.steps
-        return self.judge(
+        self.last_front = self.judge(
             self.preset.finalists,
             batches,
             images,
@@ -396,8 +398,14 @@ class Slimming(ChildSearch):
             metric=metric,
             progress=progress,
         )
+        return self.last_front
 
     # State: all that the next step depends on, besides the network and the optimizer
+
+    @property
+    def judged(self) -> bool:
+        """Whether `last_front` is of the present weights."""
+        return self.last_front is not None and self._finished_at == self.steps
 
     @property
     def finished(self) -> bool:

@@ -49,7 +49,7 @@ def answer(joslim: Run, *arguments: str) -> dict[str, Any]:
 def test_a_table_for_people(runs: list[str], joslim: Run) -> None:
     result = joslim("allocate", *runs, "--latency-ms", "7")
     assert (result.returncode, result.stderr) == (0, "")
-    for words in ("[red]signs", "together, weighted", "6.00 ms", "50.00 %", "51.00 %"):
+    for words in ("[red]signs", "total cost, mean error", "6.00 ms", "25.00 %", "25.50 %"):
         assert words in result.stdout
     assert "left: 1.00 ms of 7.00 ms latency" in result.stdout
     assert "The curve" not in result.stdout

@@ -49,7 +49,7 @@ if order == "killed":
 if order == "wait":
     begin()
     def stop(number, frame):
-        print("joslim: stopped after 3 of 6 steps", flush=True)
+        print("joslim: stopped at step 3 of 6", flush=True)
         sys.exit(128 + number)
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
@@ -222,7 +222,7 @@ def test_bad_input_stops_the_others_in_good_order(stand_ins: StandIns, out: Path
         compare(["slim", "joslim"], [0], out=out, at_once=2)
     assert [task.method for task in Plan.read(out).tasks] == ["slim"]
     log = (out / "resnet8-macs-slim-seed0.log").read_text()
-    assert "stopped after 3 of 6 steps" in log
+    assert "stopped at step 3 of 6" in log
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -245,7 +245,7 @@ def test_a_signal_stops_all_in_good_order(
     words = "stopped with 2 of 2 runs to go; the same command goes on with them"
     assert str(caught.value) == words
     log = out / "resnet8-macs-slim-seed0.log"
-    assert log.read_text() == "joslim: stopped after 3 of 6 steps\n"
+    assert log.read_text() == "joslim: stopped at step 3 of 6\n"
     assert signal.getsignal(number) in (signal.default_int_handler, signal.SIG_DFL)
     stand_ins.order("slim", "")
     stand_ins.calls()
@@ -387,7 +387,7 @@ def test_a_real_training(tmp_path: Path, tiny: dict[str, Any]) -> None:
     assert process.returncode == 130
     assert printed.splitlines()[-1].startswith("joslim: stopped with 1 of 1 runs to go; the same")
     (before,) = joslim.comparing.read([out]).entries  # type: ignore[attr-defined]
-    assert "stopped after" in before.failure
+    assert "stopped at step" in before.failure
     (entry,) = joslim.compare(out=out).entries
     assert entry.failure is None
     run = joslim.load(entry.path)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import joslim
-from joslim.deploy.exporting import Check, compared, metadata, scores_in_place
+from joslim.deploy.exporting import Check, compared, metadata, outputs_in_place
 from joslim.formats import FORMATS, Child
 from joslim.front import Front, Point
 from joslim.models import mobilenet
@@ -65,14 +66,15 @@ def families(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, 
             run = run_of(model(), name, (3, 16, 16), place / "run")
         widths = run.front[0].widths
         samples = torch.randn(5, 3, 16, 16)
-        scores = scores_in_place(run, widths, samples)
+        (scores,) = outputs_in_place(run.net, widths, (samples,))
         np.savez(place / "expected.npz", images=samples.numpy(), scores=scores.numpy())
-        child = Child(run.net.child(widths).eval(), metadata(run, widths))
+        child = Child(run.net.child(widths).eval(), metadata(run, widths), (samples[:2],))
+        cases = [((samples[:n],), [scores[:n]]) for n in (5, 1)]
         checks = []
         for chosen in FORMATS.values():
             file = place / f"child{chosen.suffix}"
             chosen.write(child, file)
-            checks.append(compared(chosen.run(child, file), samples, scores))
+            checks.append(compared(chosen.run(child, file), cases))
         made[name] = (place, checks)
     return made
 
@@ -91,9 +93,9 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is written computes something else."""
     real: Callable[..., Child] = Child
 
-    def spoiled(module: nn.Module, facts: dict) -> Child:
+    def spoiled(module: nn.Module, *rest: Any) -> Child:
         for parameter in module.parameters():
             nn.init.constant_(parameter, 0.1)
-        return real(module, facts)
+        return real(module, *rest)
 
     monkeypatch.setattr("joslim.deploy.exporting.Child", spoiled)

@@ -17,7 +17,6 @@ import joslim_runtime
 from joslim.cli import main
 from joslim.deploy import bundle as bundling
 from joslim.deploy.bundle import export_bundle
-from joslim.deploy.exporting import samples_of
 from joslim.errors import RunFailed, UserError
 from joslim.runs.run import Run
 
@@ -107,7 +106,7 @@ for child in net.front:
 
 
 def test_a_process_without_torch(made: Path, finished: Run, tmp_path: Path) -> None:
-    images = samples_of(finished)
+    (images,) = finished.samples
     np.save(tmp_path / "images.npy", images.numpy())
     command = [sys.executable, "-c", TEN_LINES, str(made), str(tmp_path)]
     subprocess.run(command, cwd=HOUSE, check=True)

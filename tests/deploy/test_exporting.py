@@ -23,8 +23,7 @@ from joslim.deploy.exporting import (
     export_children,
     export_whole,
     metadata,
-    samples_of,
-    scores_in_place,
+    outputs_in_place,
     widths_of,
 )
 from joslim.errors import RunFailed, UserError
@@ -190,8 +189,12 @@ def test_facts_of_a_run_that_are_none(key: str, value: object, tiny_run: Run) ->
 SCORES = torch.tensor([[1.0, 2.0], [3.0, -40.0]])
 
 
+# Both samples, and the first alone.
+CASES = [((torch.zeros(n, 1),), [SCORES[:n]]) for n in (2, 1)]
+
+
 def given(scores: Tensor) -> Check:
-    return compared([lambda x: scores[: len(x)]], torch.zeros(2, 1), SCORES)
+    return compared([lambda x: scores[: len(x)]], CASES)
 
 
 def test_what_is_the_same() -> None:
@@ -218,19 +221,19 @@ def test_another_shape() -> None:
 
 def test_one_image_alone_counts_too() -> None:
     with pytest.raises(RunFailed, match="differs"):
-        compared([lambda x: SCORES[: len(x)] + (len(x) == 1)], torch.zeros(2, 1), SCORES)
+        compared([lambda x: SCORES[: len(x)] + (len(x) == 1)], CASES)
 
 
 def test_every_way_counts() -> None:
     ways = [lambda x: SCORES[: len(x)], lambda x: SCORES[: len(x)] + 1]
     with pytest.raises(RunFailed, match="differs"):
-        compared(ways, torch.zeros(2, 1), SCORES)
+        compared(ways, CASES)
 
 
-def test_scores_in_place(tiny_run: Run) -> None:
-    samples, widths = samples_of(tiny_run), tiny_run.front[0].widths
-    scores = scores_in_place(tiny_run, widths, samples)
-    torch.testing.assert_close(scores, tiny_run.net.child(widths).eval()(samples))
+def test_outputs_in_place(tiny_run: Run) -> None:
+    samples, widths = tiny_run.samples, tiny_run.front[0].widths
+    (scores,) = outputs_in_place(tiny_run.net, widths, samples)
+    torch.testing.assert_close(scores, tiny_run.net.child(widths).eval()(*samples))
     assert not scores.requires_grad
 
 
@@ -248,10 +251,11 @@ def test_samples_that_are_none(
     tensors: dict[str, Tensor] | None, tiny_run: Run, tmp_path: Path
 ) -> None:
     run = Run(RunFolder(tmp_path), tiny_run.net, tiny_run.front)
+    run.facts = tiny_run.facts
     if tensors is not None:
         save_file(tensors, tmp_path / SAMPLES)
-    with pytest.raises(UserError, match=r"^run: "):
-        samples_of(run)
+    with pytest.raises(UserError, match=rf"^run: .*(inputs of shape|no {SAMPLES})"):
+        _ = run.samples
 
 
 # The whole network

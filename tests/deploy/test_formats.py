@@ -106,7 +106,7 @@ class Tied(nn.Module):
 
 
 def test_weights_that_are_shared(tmp_path: Path) -> None:
-    child = Child(Tied(), {"shape": [3, 1, 1]})
+    child = Child(Tied(), {}, (torch.zeros(2, 3, 1, 1),))
     x = torch.randn(4, 3, 1, 1)
     expected = child.module(x)
     write_folder(child, tmp_path / "child")
@@ -129,5 +129,5 @@ class OfTwo(nn.Module):
 @pytest.mark.parametrize("model", [Choosy(), OfTwo()])
 def test_a_network_that_torch_cannot_export(model: nn.Module, tmp_path: Path) -> None:
     with pytest.raises(RunFailed, match=r"^export: torch cannot export this network: ") as caught:
-        write_pt2(Child(model, {"shape": [3, 4, 4]}), tmp_path / "child.pt2")
+        write_pt2(Child(model, {}, (torch.zeros(2, 3, 4, 4),)), tmp_path / "child.pt2")
     assert "\n" not in str(caught.value)

@@ -48,14 +48,17 @@ def test_several_children(tiny_run: Run, tmp_path: Path) -> None:
 
 
 def test_what_is_printed() -> None:
-    quantized = Quantized(Check(0.0, 4, 4), 3, (2000, 500), (1.0, 0.5))
+    quantized = Quantized(Check(0.0, 4, 4), 0.25, 3, (2000, 500), (1.0, 0.5))
     assert str(quantized) == (
-        "8 bits: classes agree on 3 of 4 samples, 1.000 ms -> 0.500 ms, 2,000 -> 500 bytes"
+        "8 bits: largest difference 2.5e-01, classes agree on 3 of 4 samples, "
+        "1.000 ms -> 0.500 ms, 2,000 -> 500 bytes"
     )
 
 
 def test_batches_end() -> None:
-    sizes = [len(batch["images"]) for batch in iter(Batches(torch.zeros(70, 1)).get_next, None)]
+    sizes = [
+        len(batch["images"]) for batch in iter(Batches(torch.zeros(70, 1), "images").get_next, None)
+    ]
     assert sizes == [32, 32, 6]
 
 

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 import joslim
 from joslim.deploy.bundle import runs_as, weight_of
+from joslim.deploy.exporting import cut_child
 from joslim.deploy.template import Norm, make_template
 from joslim.errors import RunFailed
 from joslim.formats import Child
@@ -54,8 +55,7 @@ def axes_of(net: joslim.SlimmableNet) -> dict[str, list[int]]:
 
 
 def test_one_graph_for_all_children(net: joslim.SlimmableNet) -> None:
-    facts = {"shape": [3, 6, 6]}
-    template = make_template(Child(net.child(net.space.full).eval(), facts), axes_of(net))
+    template = make_template(cut_child(net, net.space.full, {}), axes_of(net))
     kinds = [node.op_type for node in template.model.graph.node]
     # Norms after convolutions are folded, the one after the concatenation stays.
     assert (kinds.count("Conv"), kinds.count("BatchNormalization")) == (3, 1)
@@ -67,8 +67,8 @@ def test_one_graph_for_all_children(net: joslim.SlimmableNet) -> None:
         with torch.no_grad():
             expected = child(samples)
         state = {name: value.detach().numpy() for name, value in child.state_dict().items()}
-        assert runs_as(template, state, samples, expected)
-        assert not runs_as(template, state, samples, expected + 0.1)
+        assert runs_as(template, state, [((samples,), [expected])])
+        assert not runs_as(template, state, [((samples,), [expected + 0.1])])
 
 
 def test_the_norm_of_a_convolution() -> None:
@@ -90,13 +90,13 @@ def test_a_network_that_cannot_be_exported() -> None:
             return x if x.sum() > 0 else -x
 
     with pytest.raises(RunFailed, match="ONNX cannot express this network") as caught:
-        make_template(Child(Branching(), {"shape": [3, 4, 4]}))
+        make_template(Child(Branching(), {}, (torch.zeros(2, 3, 4, 4),)))
     assert "\n" not in str(caught.value)
 
 
 def test_weights_of_slots(net: joslim.SlimmableNet) -> None:
     """The bias of a convolution goes through its norm."""
-    child = Child(net.child(net.space.smallest).eval(), {"shape": [3, 6, 6]})
+    child = cut_child(net, net.space.smallest, {})
     template = make_template(child)
     state = {name: value.numpy() for name, value in child.weights.items()}
     (slot,) = [s for s in template.slots if s.shift is not None and s.tensor == "stem.bias"]

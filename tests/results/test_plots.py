@@ -253,7 +253,7 @@ def test_an_allocation_and_its_curve(count: int, tmp_path: Path) -> None:
     chosen = allocate(fronts, latency_ms=16)
     draw_allocation(curve(fronts, "latency_ms"), chosen, ["_signs", "$x", "_signs"], path)
     told = words(path)
-    assert {"All 3 networks together", "total weighted validation error"} <= set(told)
+    assert {"All 3 networks together", "weighted mean validation error"} <= set(told)
     assert {"1  _signs", "2  $x", "3  _signs"} <= set(told)
     assert "budget 16 ms" not in told
 

@@ -99,11 +99,11 @@ def test_a_run_that_has_only_just_begun(copied: Path) -> None:
         else:
             (copied / "history.jsonl").write_text(text)
         words = "has nothing to show yet, no step was logged: "
-        with pytest.raises(NothingYet, match=f"{words}it stopped at step 0 of 6; joslim resume"):
+        with pytest.raises(NothingYet, match=f"{words}it stopped at step 6 of 6; joslim resume"):
             read_record(copied)
         with (
             RunFolder(copied).locked(),
-            pytest.raises(NothingYet, match=rf"{words}it is still training \(step 0 of 6\); wait"),
+            pytest.raises(NothingYet, match=rf"{words}it is still training \(step 6 of 6\); wait"),
         ):
             read_record(copied)
 

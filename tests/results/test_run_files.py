@@ -185,11 +185,19 @@ def test_folders_that_are_no_runs(tmp_path: Path) -> None:
 
 def test_a_run_without_metrics_is_finished_if_it_has_a_front(copied: Path) -> None:
     (copied / "metrics.jsonl").unlink()
-    assert status_of(copied) == RunStatus(FINISHED, 0, 6)
+    assert status_of(copied) == RunStatus(FINISHED, 6, 6)
     (copied / "front.json").unlink()
-    assert status_of(copied) == RunStatus(STOPPED, 0, 6)
+    assert status_of(copied) == RunStatus(STOPPED, 6, 6)
     (copied / "config.json").write_text("{")
-    assert status_of(copied).place == "step 0"
+    assert status_of(copied).place == "step 6"
+
+
+def test_the_step_of_a_run_that_stopped_between_two_lines_of_its_log(copied: Path) -> None:
+    """A signal ends the step, and saves it: this is where the run goes on from."""
+    lines = (copied / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (copied / "metrics.jsonl").write_text("".join(lines[:4]))
+    (copied / "front.json").unlink()
+    assert status_of(copied) == RunStatus(STOPPED, 6, 6)
 
 
 def test_looking_is_not_training(copied: Path) -> None:

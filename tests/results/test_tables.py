@@ -76,7 +76,7 @@ def test_an_allocation() -> None:
         ["network", "weight", "macs", "train loss", "test error"],
         ["[b]a", "1", "7.00K", "1.2500", "4.00 %"],
         ["c", "2", "3", "1.2500", "5.00 %"],
-        ["together, weighted", "", "7.00K", "3.7500", "14.00 %"],
+        ["total cost, mean error", "", "7.00K", "1.2500", "4.67 %"],
     ]
 
 

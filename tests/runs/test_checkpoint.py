@@ -113,8 +113,8 @@ def crashing(real: Callable[..., Any], at: int) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     ("where", "name", "at", "expected"),
     [
-        (checkpoint, "save_file", 1, 1),
-        (checkpoint, "save_file", 2, 1),
+        (checkpoint, "write_tensors", 1, 1),
+        (checkpoint, "write_tensors", 2, 1),
         (torch, "save", 1, 1),
         (checkpoint, "checksum", 1, 1),
         (checkpoint, "checksum", 3, 1),

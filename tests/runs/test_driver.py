@@ -21,7 +21,7 @@ from joslim.data import load_data
 from joslim.data.in_memory import MemoryData
 from joslim.errors import RunFailed, Stopped, UserError
 from joslim.models import resnet8
-from joslim.results.run_files import read_lines
+from joslim.results.run_files import read_lines, status_of
 from joslim.runs import checkpoint
 from joslim.runs.config import Config
 from joslim.runs.driver import Progress, default_folder, stopping, train
@@ -214,7 +214,7 @@ def test_a_signal_lets_the_step_end(
         if (progress.phase, progress.done) == (phase, 3):
             os.kill(os.getpid(), number)
 
-    with pytest.raises(Stopped, match=r"type joslim resume .*a to go on") as caught:
+    with pytest.raises(Stopped, match="stopped at step") as caught:
         train(out=tmp_path / "a", watch=watch, **tiny)
     assert caught.value.signal == number
     assert (seen[-1].phase, seen[-1].done) == (phase, 3)
@@ -222,6 +222,10 @@ def test_a_signal_lets_the_step_end(
     assert path is not None
     step = json.loads((path / "checkpoint.json").read_text())["step"]
     assert step == (3 if phase == "train" else 6), "a checkpoint of this very step"
+    # What is said now is what every command says later.
+    status = status_of(tmp_path / "a")
+    assert str(caught.value) == status.how_to_resume(tmp_path / "a")
+    assert status.step == step
     assert not (tmp_path / "a" / "front.json").exists()
     train(out=tmp_path / "a", resume=True, **tiny)
     assert_same_run(finished.path, tmp_path / "a")

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,20 @@ def test_bad_input(runs: Any, path: str, words: str, finished: Run, tmp_path: Pa
     with pytest.raises(UserError, match=words):
         joslim.report(given, tmp_path / path)
     assert os.listdir(tmp_path) == ["folder.html"]
+
+
+@pytest.mark.parametrize("suffix", [".html", ".png", ".svg"])
+def test_files_of_strangers_stay(
+    suffix: str, finished: Run, tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    file = tmp_path / f"notes{suffix}"
+    file.write_text("my own notes\n")
+    with pytest.raises(UserError, match="exists and was not written by joslim"):
+        joslim.report(finished, file)
+    assert "type another, or --overwrite" in refused("report", str(finished.path), "-o", str(file))
+    assert file.read_text() == "my own notes\n"
+    joslim.report(finished, file, overwrite=True)
+    joslim.report(finished, file)  # its own may be replaced
 
 
 def test_a_page_never_fails_a_training(

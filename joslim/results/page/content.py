@@ -111,7 +111,7 @@ def run_json(record: Record) -> Json:
     return {
         "name": record.name,
         "export": export_command(record),
-        **{name: cell_text(config.get(name)) for name in ("model", "data", "method", "seed")},
+        **cell_texts({name: config.get(name) for name in ("model", "data", "method", "seed")}),
         "status": {**asdict(record.status), "alone_until": record.alone_until},
         "front": front,
         "visits": record.visits,
@@ -257,7 +257,7 @@ def _group_json(group: Group, board: Board, records: Sequence[Record]) -> Json:
     return {
         "name": group.name,
         "runs": list(group.places),
-        "seeds": [cell_text(record.config.get("seed")) for record in runs],
+        "seeds": [cell_text(record.config.get("seed", "")) for record in runs],
         "band": curves,
         "area": _spread_json([f.area(measure) if judged else None for f in fronts]),
         "hypervolume": _spread_json([f.hypervolume(measure) if judged else None for f in fronts]),

@@ -37,7 +37,14 @@ function showHead() {
   byId("subtitle").textContent =
     DATA.runs.length > 1
       ? DATA.runs.map((run) => run.name).join(", ")
-      : `${story.model} on ${story.data}, method ${story.method}, seed ${story.seed}`;
+      : [
+          `${story.model} on ${story.data}`,
+          // A loop of somebody's own may not tell them.
+          story.method && `method ${story.method}`,
+          story.seed && `seed ${story.seed}`,
+        ]
+          .filter(Boolean)
+          .join(", ");
   putFigures(byId("figures"), [
     ...(front ? figuresOf(story) : figuresSoFar(story)),
     ...(times.seconds
