@@ -51,8 +51,8 @@ function showChild(front, child, position) {
   ]);
   const better = nextBetter(front.children, view.cost, child);
   byId("child-next").textContent = better
-    ? `Next by training loss: ${formatMeasure(view.measure, better[view.measure])} for ${formatSize(view.cost, better.costs[view.cost])}, ${formatSize(view.cost, better.costs[view.cost] - view.budget)} over this budget.`
-    : "No child of this front has less training loss.";
+    ? `Next by ${MEASURE_WORDS[front.by]}: ${formatMeasure(view.measure, better[view.measure])} for ${formatSize(view.cost, better.costs[view.cost])}, ${formatSize(view.cost, better.costs[view.cost] - view.budget)} over this budget.`
+    : `No child of this front is better by ${MEASURE_WORDS[front.by]}.`;
   byId("channels").replaceChildren(
     ...front.dims.map((dim, at) => channelBar(dim, child.counts[at])),
   );
