@@ -32,8 +32,7 @@ def wrong(outputs: Any, labels: Any) -> Tensor:
 
     Outputs may also have the scores as `logits`, an item or an attribute.
     """
-    items = outputs if isinstance(outputs, Mapping) else {}
-    outputs = items.get("logits", getattr(outputs, "logits", outputs))
+    outputs = scores_of(outputs)
     if not (isinstance(outputs, Tensor) and isinstance(labels, Tensor)):
         shapes = f"outputs {type(outputs).__name__}, labels {type(labels).__name__}"
         raise UserError(f"metric: {shapes} are no class scores and classes; give front(metric=...)")
@@ -41,6 +40,12 @@ def wrong(outputs: Any, labels: Any) -> Tensor:
         shapes = f"outputs {tuple(outputs.shape)}, labels {tuple(labels.shape)} {labels.dtype}"
         raise UserError(f"metric: {shapes} are no class scores and classes; give front(metric=...)")
     return outputs.argmax(dim=1) != labels
+
+
+def scores_of(outputs: Any) -> Any:
+    """Return the `logits` of outputs that have them, else the outputs."""
+    items = outputs if isinstance(outputs, Mapping) else {}
+    return items.get("logits", getattr(outputs, "logits", outputs))
 
 
 @contextmanager
@@ -93,9 +98,9 @@ class Tally:
         self.images: Counter[int] = Counter()
         self.confusions: Counter[tuple[int, int]] = Counter()
 
-    def add(self, outputs: Tensor, labels: Tensor) -> None:
-        """Count a batch: [n, classes] class scores and [n] classes."""
-        pairs = [*zip(labels.tolist(), outputs.argmax(dim=1).tolist())]
+    def add(self, outputs: Any, labels: Tensor) -> None:
+        """Count a batch: [n, classes] class scores, maybe as `logits`, and [n] classes."""
+        pairs = [*zip(labels.tolist(), scores_of(outputs).argmax(dim=1).tolist())]
         self.images.update(label for label, _ in pairs)
         self.confusions.update(pair for pair in pairs if pair[0] != pair[1])
 
@@ -121,6 +126,10 @@ def errors(
                 with net.at(child):
                     outputs = call(net, inputs)
                 faults = metric(outputs, labels)
+                if not faults.ndim:  # batches of different sizes would count the same
+                    raise UserError(
+                        "metric: a single number given; return one for each sample, from 0 to 1"
+                    )
                 if tallies:
                     tallies[place].add(outputs, labels)
                 totals[place] += faults.double().sum().item()
@@ -128,6 +137,11 @@ def errors(
             samples += seen
     if not samples:
         raise UserError("batches: none given; an error needs at least one")
+    if not all(0 <= total <= samples for total in totals):
+        raise UserError(
+            f"metric: a mean of {max(totals) / samples:g} given; each sample needs a number from 0 "
+            "to 1"
+        )
     return [(100 * total / samples, samples) for total in totals]
 
 

@@ -17,6 +17,7 @@ import joslim
 from joslim import SlimmableNet, UserError, Widths
 from joslim.training.evaluate import (
     Metric,
+    Tally,
     errors,
     evaluating,
     first_images,
@@ -242,3 +243,33 @@ def test_first_images() -> None:
     assert len(first_images(batches, 8)) == 2
     assert len(first_images(batches, 9)) == 3
     assert len(first_images(batches, 1000)) == 5
+
+
+@pytest.mark.parametrize(
+    ("metric", "words"),
+    [
+        (
+            lambda outputs, labels: torch.tensor(0.5),
+            "metric: a single number given; return one for",
+        ),
+        (
+            lambda outputs, labels: torch.full((len(labels),), 3.0),
+            "metric: a mean of 3 given; each",
+        ),
+        (lambda outputs, labels: -torch.ones(len(labels)), "metric: a mean of -1 given; each"),
+    ],
+)
+def test_metrics_that_give_no_error_of_each_sample(metric: Any, words: str) -> None:
+    net = joslim.slim(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), torch.zeros(1, 4))
+    batches = [(torch.randn(5, 4), torch.zeros(5, dtype=torch.int64))]
+    with pytest.raises(UserError, match=f"^{words}"):
+        errors(net, [net.space.full], batches, metric)
+
+
+def test_mistakes_are_counted_by_the_logits() -> None:
+    scores, labels = torch.eye(3), torch.tensor([0, 2, 2])
+    plain, named = Tally(), Tally()
+    plain.add(scores, labels)
+    named.add({"logits": scores, "loss": None}, labels)
+    assert vars(plain) == vars(named)
+    assert plain.confusions == {(2, 1): 1}
