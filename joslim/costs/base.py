@@ -85,7 +85,11 @@ class Cost(ABC):
 
     @abstractmethod
     def _price(self, counts: NDArray[np.int64]) -> NDArray[np.float64] | NDArray[np.int64]:
-        """Price a moderate number of children: [n, dims] channel counts -> [n] prices."""
+        """Price a moderate number of children: [n, dims] channel counts -> [n] prices.
+
+        A price must not depend on the other rows, to the last bit: sum integers, or over columns
+        one by one, because numpy may sum a matrix in another order than a row.
+        """
 
 
 class FunctionCost(Cost):

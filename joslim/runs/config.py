@@ -111,7 +111,7 @@ class Images(Settings):
 
 @dataclass(frozen=True)
 class Optimizer(Settings):
-    title: ClassVar[str] = "Length and optimizer (by default as in the recipe)"
+    title: ClassVar[str] = "Length and optimizer (defaults come from the recipe, unless shown)"
 
     recipe: str | None = setting(
         None,

@@ -89,8 +89,8 @@ class Sandwich(Settings):
     )
     draw: int = setting(
         1,
-        "Number of sampled children, the smallest included, trained in each step. They are drawn "
-        "anew at each step and weighted so that the gradient stays unbiased.",
+        "Number of children trained in each step besides the full network. They are drawn from the "
+        "sampled ones and the smallest, and weighted so that the gradient stays unbiased.",
         least=1,
         most=65,
     )
@@ -157,7 +157,8 @@ class Search(Settings):
     )
     log_share: float | None = setting(
         None,
-        "Share of the target costs that are spread evenly over the logarithm of the cost.",
+        "Share of the target costs that are even in the logarithm of the cost: it favours small "
+        "children.",
         least=0,
         most=1,
     )
