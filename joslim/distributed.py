@@ -31,7 +31,10 @@ _joined: list[int] = []
 TIMEOUT = "JOSLIM_TIMEOUT_MINUTES"
 DEFAULT_MINUTES, MOST_MINUTES = 30.0, 10_000.0
 # Words in the errors of the libraries that connect processes; their kinds differ by version.
-OF_CONNECTIONS = re.compile(r"\b(gloo|nccl|socket|tcpstore|rendezvous)\b", re.IGNORECASE)
+# Gloo puts no name of its own before "Application timeout caused pair closure".
+OF_CONNECTIONS = re.compile(
+    r"\b(gloo|nccl|socket|tcpstore|rendezvous|pair closure)\b", re.IGNORECASE
+)
 
 
 def rank() -> int:
