@@ -52,7 +52,7 @@ LISTS = {"model": "models", "cost": "costs", "method": "methods", "seed": "seeds
 # Settings that only some methods take: the others are trained without them.
 ONLY_FOR = {
     **dict.fromkeys(("searcher", *SEARCH_OPTIONS), SEARCHING),
-    "replay": ("joslim",),
+    "random_share": ("joslim",),
     "widths": ("single",),
 }
 

@@ -28,7 +28,16 @@ from joslim.training.settings import SEARCH_FIELDS, WHERE_AND_HOW
 # Settings that other terms replace: the identity of the data, the settings of the recipe, steps.
 REPLACED = frozenset(("data", "recipe", "epochs"))
 # Settings that tell the runs of a comparison apart, and settings of the search.
-VARIED = {"model", "cost", "method", "seed", "widths", "replay", "score_images", *SEARCH_FIELDS}
+VARIED = {
+    "model",
+    "cost",
+    "method",
+    "seed",
+    "widths",
+    "random_share",
+    "score_images",
+    *SEARCH_FIELDS,
+}
 LEAST_PAIRS = 3
 # Costs that differ by more than this factor are drawn on a logarithmic scale.
 WIDE = 20.0

@@ -224,8 +224,6 @@ class Config(Machine, Evaluation, Sandwich, Search, Optimizer, Images, Network):
                 f"searcher: method {self.method!r} does not search; allowed with: "
                 f"{', '.join(SEARCHING)}"
             )
-        if self.replay and self.method != "joslim":
-            raise UserError(f"replay: it is for method joslim, not {self.method!r}; leave it out")
         if self.widths is not None and self.method != "single":
             raise UserError(f"widths: only method single trains given widths, not {self.method!r}")
 

@@ -234,7 +234,7 @@ PRESETS: dict[str, Preset] = {
         rescore=lambda every: ALL,
         finalists=ALL,
         # All children are trained in every step, with equal weights.
-        changes={"full_weight": 1.0, "full_first": 0.0, "draw": 65},
+        changes={"full_weight": 1.0, "full_first": 0.0, "draw": 65, "random_share": 0.0},
     ),
 }
 """The table of presets: name -> the settings that a method leaves open.

@@ -111,10 +111,10 @@ class Sandwich(Settings):
     label_share: float = setting(
         0.0, "Share of the loss of the children that is computed with the labels.", least=0, most=1
     )
-    replay: float = setting(
-        0.0,
-        "Share of the trained children that are drawn from the present Pareto front "
-        "(method joslim).",
+    random_share: float = setting(
+        0.6,
+        "Share of the children of the search that are replaced by random ones, drawn anew at each "
+        "step (method joslim).",
         least=0,
         most=1,
     )

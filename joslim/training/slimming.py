@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from joslim.costs import Cost
 from joslim.errors import UserError
 from joslim.files import STEPS_LIMIT, json_count
-from joslim.front import Front, non_dominated
+from joslim.front import Front
 from joslim.search.base import Searcher
 from joslim.search.history import children_to_rescore
 from joslim.slimmable.running import as_inputs
@@ -83,8 +83,8 @@ class Slimming(ChildSearch):
             the full network.
         full_weight: Weight of the gradient of the full network.
         full_first: Share of the steps, at the beginning, in which only the full network is trained.
-        replay: Share of the trained children that are drawn from the present Pareto front instead
-            of the search.
+        random_share: Share of the children of the search that are replaced by random ones, drawn
+            anew at each step.
         preset: Name of a preset in `joslim.PRESETS`.
         searcher: A `Searcher`, or a name in `joslim.SEARCHERS`.
         search_options: Options of the searcher, such as beta or epsilon.
@@ -122,7 +122,7 @@ class Slimming(ChildSearch):
         label_share: float | None = None,
         full_weight: float | None = None,
         full_first: float | None = None,
-        replay: float | None = None,
+        random_share: float | None = None,
         preset: str = "default",
         searcher: str | Searcher | None = None,
         search_options: Mapping[str, Any] | None = None,
@@ -138,7 +138,7 @@ class Slimming(ChildSearch):
             "label_share": label_share,
             "full_weight": full_weight,
             "full_first": full_first,
-            "replay": replay,
+            "random_share": random_share,
         }
         self.sandwich = sandwich_of(
             preset, {name: value for name, value in given.items() if value is not None}
@@ -312,23 +312,26 @@ class Slimming(ChildSearch):
 
     def _sandwich(self) -> list[Widths]:
         """Return the full network, which teaches, and the other widths that are trained now."""
-        others = [*self._replayed(self._chosen), self.space.smallest]
+        others = [*self._mixed(self._chosen), self.space.smallest]
         if self.sandwich.draw < len(others):
             places = self.rng.choice(len(others), size=self.sandwich.draw, replace=False)
             others = [others[place] for place in sorted(places)]
         # Once each: a full network that learns from itself would only cost time.
         return [*dict.fromkeys([self.space.full, *others])]
 
-    def _replayed(self, chosen: list[Widths]) -> list[Widths]:
-        """Replace a share `replay` of the children by random children of the present front."""
-        if self.sandwich.replay == 0 or not len(scored := self.history.scored()):
+    def _mixed(self, chosen: list[Widths]) -> list[Widths]:
+        """Replace a share of the children that the search chose by random ones.
+
+        What the search names is trained, and what is trained scores well, so it would be named
+        again: without other children the search stays in one corner of the space.
+        """
+        share = self.sandwich.random_share if self.method.in_rounds else 0.0
+        if share == 0:
             return chosen
-        front = scored.ids[non_dominated(scored.losses, scored.costs)]
-        drawn = self.rng.choice(front, size=len(chosen))
-        instead = self.rng.random(len(chosen)) < self.sandwich.replay
+        replaced = self.rng.random(len(chosen)) < share
         return [
-            self.history.visits[other].widths if swap else child
-            for child, other, swap in zip(chosen, drawn, instead)
+            self.space.random(self.rng) if instead else child
+            for child, instead in zip(chosen, replaced)
         ]
 
     @property

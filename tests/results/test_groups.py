@@ -79,7 +79,7 @@ def test_a_real_run_knows_it(finished: Run) -> None:
         {"steps": None, "epochs": 5},
         {"threads": 2, "device": "cpu", "data_root": "x", "log_every": 3},
         {"method": "slim", "seed": 3, "cost": "memory", "model": "resnet20"},
-        {"every": 9, "searcher": "mobo-rs", "preset": "paper", "replay": 0.5},
+        {"every": 9, "searcher": "mobo-rs", "preset": "paper", "random_share": 0.5},
         {"data": "folder:elsewhere", "recipe": "digits"},
     ],
 )

@@ -149,7 +149,7 @@ def test_children_that_have_their_own_statistics_reproduce_their_errors(
 
 
 def test_joslim_visits_so_many_new_children_in_every_round(digits: Data) -> None:
-    slimming = slimming_of(digits, "joslim", total_steps=22, every=5, samples=3)
+    slimming = slimming_of(digits, "joslim", total_steps=22, every=5, samples=3, random_share=0.0)
     seen = train(slimming, digits, 22)
     start = start_size(slimming.space)
     rounds = [seen[first : first + 5] for first in range(0, 22, 5)]

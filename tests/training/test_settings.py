@@ -39,7 +39,13 @@ def test_a_configuration_and_the_loop_have_the_same_settings(preset: str) -> Non
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("samples", 65), ("draw", 0), ("full_weight", 1001), ("full_weight", "3"), ("replay", -0.1)],
+    [
+        ("samples", 65),
+        ("draw", 0),
+        ("full_weight", 1001),
+        ("full_weight", "3"),
+        ("random_share", -0.1),
+    ],
 )
 def test_both_refuse_the_same_with_the_same_words(name: str, value: Any) -> None:
     net = joslim.slim(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)), torch.zeros(2, 4))
@@ -59,8 +65,8 @@ DECLARED = """\
     made_up: float = setting(0.5, "Share of nothing.", least=0, most=1)
 """
 IN_SLIMMING = {
-    "        replay: float | None = None,\n": "        made_up: float | None = None,\n",
-    '            "replay": replay,\n': '            "made_up": made_up,\n',
+    "        random_share: float | None = None,\n": "        made_up: float | None = None,\n",
+    '            "random_share": random_share,\n': '            "made_up": made_up,\n',
     "        self.passes = 0\n": "        assert 0 <= self.sandwich.made_up <= 1  # used\n",
 }
 TRIED = """
@@ -94,8 +100,10 @@ def test_a_new_setting_is_four_lines_in_two_files(tmp_path: Path) -> None:
     shutil.copytree(HOUSE / "joslim", package, ignore=shutil.ignore_patterns("__pycache__"))
     settings, slimming = package / "training" / "settings.py", package / "training" / "slimming.py"
     text = settings.read_text()
-    assert text.count("    replay: float") == 1
-    settings.write_text(text.replace("    replay: float", f"{DECLARED}    replay: float"))
+    assert text.count("    random_share: float") == 1
+    settings.write_text(
+        text.replace("    random_share: float", f"{DECLARED}    random_share: float")
+    )
     text = slimming.read_text()
     for after, line in IN_SLIMMING.items():
         assert text.count(after) == 1, after

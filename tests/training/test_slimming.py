@@ -22,7 +22,6 @@ from torch import Tensor, nn
 
 import joslim
 from joslim import METHODS, Data, Slimming, UserError, Widths
-from joslim.front import non_dominated
 from joslim.search.mobo import Scalarized
 from joslim.search.nsga2 import Evolution
 from joslim.search.targeted import Targeted
@@ -185,16 +184,17 @@ def test_a_network_that_learned_alone_to_the_end_has_a_front_too(digits: Data, m
     assert front[-1].costs["macs"] <= front.span[1]
 
 
-def test_replayed_widths_are_those_of_the_front(digits: Data) -> None:
-    slimming = slimming_of(digits, replay=1.0)
-    fronts = []
-    for widths in (train(slimming, digits, 1)[0] for _ in range(20)):
-        scored = slimming.history.scored()
-        best = scored.ids[non_dominated(scored.losses, scored.costs)]
-        front = {slimming.history.visits[child].widths for child in best}
-        assert set(widths) <= {*front, slimming.space.full, slimming.space.smallest}
-        fronts.append(tuple(widths))
-    assert len({*fronts}) > 5, "drawn at each step, and not once a round"
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_random_children_take_the_place_of_the_search_s(digits: Data, share: float) -> None:
+    slimming = slimming_of(digits, random_share=share, draw=3)
+    ends = {slimming.space.full, slimming.space.smallest}
+    trained, random = [], []
+    for widths in (train(slimming, digits, 1)[0] for _ in range(40)):
+        others = [child for child in widths if child not in ends]
+        trained += others
+        random += [child for child in others if child not in slimming.history]
+    assert len(random) / len(trained) == pytest.approx(share, abs=0.15)
+    assert len({*random}) >= 0.9 * len(random), "drawn anew at each step"
     assert len(slimming.history) > 10, "the search goes on"
 
 
@@ -398,7 +398,7 @@ def through_torch(state: Any) -> Any:
 
 
 VARIANTS = {method: {"method": method} for method in METHODS}
-VARIANTS["replayed"] = {"method": "joslim", "replay": 0.6, "label_share": 0.5}
+VARIANTS["mixed"] = {"method": "joslim", "random_share": 0.6, "label_share": 0.5}
 VARIANTS["drawn"] = {"method": "joslim", "draw": 1}
 VARIANTS["full first"] = {"method": "joslim", "full_first": 0.4, "full_weight": 3.0}
 
@@ -632,7 +632,7 @@ def test_a_wrapped_network(digits: Data) -> None:
         ({"total_steps": 0}, "total_steps: 0 "),
         ({"total_steps": 10.0}, "total_steps: 10.0 "),
         ({"rescore": 0}, "rescore: 0 "),
-        ({"replay": 1.5}, "replay: 1.5 "),
+        ({"random_share": 1.5}, "random_share: 1.5 "),
         ({"full_first": -0.5}, "full_first: -0.5 "),
         ({"full_weight": 0}, "full_weight: 0 "),
         ({"label_share": "all"}, "label_share: 'all' "),
