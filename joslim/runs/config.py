@@ -258,6 +258,8 @@ class Resolved(Config):
     schedule: str
     warmup: float
     label_smoothing: float
+    draw: int
+    full_first: float
     every: int
     rescore: int
     score_images: int

@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,7 @@ from joslim.training.methods import method as find_method
 from joslim.training.methods import preset as find_preset
 from joslim.training.optimizers import OPTIMIZERS
 from joslim.training.schedule import Schedule
-from joslim.training.settings import Sandwich
+from joslim.training.settings import SHORT_EPOCHS, Sandwich, resolved_sandwich
 from joslim.training.slimming import Slimming, default_every, steps_alone
 from joslim.training.step import clip_gradients, refuse_non_finite
 from joslim.units import format_size
@@ -321,7 +321,10 @@ def resolve(config: Config, data: Data, net: SlimmableNet) -> Resolved:
 
     name, method = find_method(config.method)
     preset = find_preset(config.preset)
-    alone = steps_alone(method, config.full_first, steps)
+    asked = Sandwich(**{item.name: values[item.name] for item in fields(Sandwich)})
+    sandwich = resolved_sandwich(asked, epochs=steps * batch / images)
+    values |= asdict(sandwich)
+    alone = steps_alone(method, sandwich.full_first, steps)
     fill("every", default_every(steps - alone, config.samples))
     fill("rescore", preset.rescore(values["every"]))
     if name == "single":
@@ -351,7 +354,7 @@ def summary(trainer: Trainer) -> list[str]:
     elif config.batch != row["batch"] and config.optimizer == "sgd":
         rate += f" (it follows the batch: {row['lr']:g} for {row['batch']})"
     epochs = config.steps * config.batch / data.sizes["train"]
-    cost, space = trainer.slimming.cost, trainer.slimming.space
+    slimming, cost, space = trainer.slimming, trainer.slimming.cost, trainer.slimming.space
     ends = (format_size(cost_key(cost.name), cost(end)) for end in (space.smallest, space.full))
     return [
         f"network: {config.model}, {len(space)} knobs, {cost.name} {' to '.join(ends)}; method "
@@ -361,7 +364,20 @@ def summary(trainer: Trainer) -> list[str]:
         f"training: {config.steps:,} steps ({epochs:.3g} epochs), batch {config.batch}, {rate}, "
         f"{config.schedule}, weight decay {config.weight_decay:g}, "
         f"label smoothing {config.label_smoothing:g}",
+        *([f"children: {_children_in_words(config, epochs)}"] if slimming.method.sandwich else []),
     ]
+
+
+def _children_in_words(config: Resolved, epochs: float) -> str:
+    """Say which children are trained in a step, and whether the length of the training decided."""
+    words = f"{config.draw} of {config.samples + 1} in every step"
+    if config.full_first:
+        words += f", after the full network alone for {config.full_first:.0%} of the steps"
+    usual = resolved_sandwich(Sandwich(samples=config.samples), epochs)
+    if (config.draw, config.full_first) == (usual.draw, usual.full_first):
+        length = "fewer than" if epochs < SHORT_EPOCHS else "at least"
+        words += f" (the default for {length} {SHORT_EPOCHS} epochs)"
+    return words
 
 
 def _check_batch(batch: int, images: int) -> None:

@@ -8,9 +8,10 @@ file does not import torch.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from importlib import import_module
 from numbers import Real
 from typing import Any, ClassVar, cast
@@ -37,6 +38,13 @@ WHERE_AND_HOW = frozenset(
         "tensorboard",
     ]
 )
+
+
+# A training of fewer epochs has not the time to train all children in every step: the full network
+# learns alone at first, and then one child beside it in each step (docs/results.md).
+SHORT_EPOCHS = 20
+SHORT = {"draw": 1, "full_first": 0.3}
+LONG = {"draw": 65, "full_first": 0.0}
 
 
 def setting(
@@ -87,19 +95,21 @@ class Sandwich(Settings):
         least=1,
         most=64,
     )
-    draw: int = setting(
-        1,
+    draw: int | None = setting(
+        None,
         "Number of children trained in each step besides the full network. They are drawn from the "
-        "sampled ones and the smallest, and weighted so that the gradient stays unbiased.",
+        "sampled ones and the smallest, and weighted so that the gradient stays unbiased. By "
+        f"default all of them; one in trainings of fewer than {SHORT_EPOCHS} epochs.",
         least=1,
         most=65,
     )
     full_weight: float = setting(
         3.0, "Weight of the gradient of the full network.", above=0, most=1000
     )
-    full_first: float = setting(
-        0.3,
-        "Share of the steps, at the beginning, in which only the full network is trained.",
+    full_first: float | None = setting(
+        None,
+        "Share of the steps, at the beginning, in which only the full network is trained. By "
+        f"default 0; 0.3 in trainings of fewer than {SHORT_EPOCHS} epochs.",
         least=0,
         most=1,
     )
@@ -173,15 +183,31 @@ class Search(Settings):
     )
 
 
+class ResolvedSandwich(Sandwich):
+    """Settings with nothing left open."""
+
+    draw: int
+    full_first: float
+
+
 def sandwich_of(preset: str, given: Mapping[str, Any]) -> Sandwich:
-    """Return the given settings, and those of the preset for all others.
+    """Return the given settings, and those of the preset for all others."""
+    from joslim.training.methods import preset as find_preset
+
+    return Sandwich(**{**find_preset(preset).changes, **given})
+
+
+def resolved_sandwich(settings: Sandwich, epochs: float = math.inf) -> ResolvedSandwich:
+    """Fill in what depends on the length of the training; it is long if it is not known.
 
     At most all of the sampled children and the smallest can be drawn.
     """
-    from joslim.training.methods import preset as find_preset
-
-    settings = Sandwich(**{**find_preset(preset).changes, **given})
-    return replace(settings, draw=min(settings.draw, settings.samples + 1))
+    values = asdict(settings)
+    for name, short in SHORT.items():
+        if values[name] is None:
+            values[name] = short if epochs < SHORT_EPOCHS else LONG[name]
+    values["draw"] = min(values["draw"], values["samples"] + 1)
+    return ResolvedSandwich(**values)
 
 
 SEARCH_FIELDS = {item.name: item for item in fields(Search)}

@@ -86,13 +86,15 @@ def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_for_people(joslim: Program, small: list[str], finished: Run) -> None:
     result = joslim(*small, "--out", "a")
     assert result.returncode == 0
-    assert result.stderr.splitlines()[:4] == [
+    assert result.stderr.splitlines()[:5] == [
         "network: resnet8, 6 knobs, macs 80.8K to 765.6K; method joslim, 6 steps with sgd",
         "data: 1,293 training, 144 validation, 360 test images of 10 classes, 3x8x8",
         "recipe: digits (for 1,293 training images of 8 pixels)",
         "training: 6 steps (0.148 epochs), batch 32, "
         "learning rate 0.05 (it follows the batch: 0.1 for 64), cosine, weight decay 0.0005, "
         "label smoothing 0",
+        "children: 1 of 3 in every step, after the full network alone for 30% of the steps "
+        "(the default for fewer than 20 epochs)",
     ]
     assert "train loss" in result.stdout
     assert "run folder: a (picture: a/front.png)" in result.stdout

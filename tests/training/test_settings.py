@@ -1,6 +1,7 @@
 """Settings: one declaration for the loop and the command line, and what a new one takes."""
 
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -15,14 +16,14 @@ from torch import nn
 import joslim
 from joslim.errors import UserError
 from joslim.runs.config import config_of
-from joslim.training.settings import Sandwich, sandwich_of
+from joslim.training.settings import SHORT_EPOCHS, Sandwich, resolved_sandwich, sandwich_of
 
 HOUSE = Path(__file__).parents[2]
 
 
 def test_a_preset_changes_what_is_not_given() -> None:
     assert sandwich_of("default", {}) == Sandwich()
-    paper = sandwich_of("paper", {"samples": 4})
+    paper = resolved_sandwich(sandwich_of("paper", {"samples": 4}))
     assert (paper.full_weight, paper.full_first, paper.draw) == (1.0, 0.0, 5), "all are trained"
     assert sandwich_of("paper", {"full_weight": 2, "draw": 1}).full_weight == 2.0
 
@@ -32,9 +33,29 @@ def test_a_configuration_and_the_loop_have_the_same_settings(preset: str) -> Non
     net = joslim.slim(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)), torch.zeros(2, 4))
     scoring = [(torch.zeros(2, 4), torch.zeros(2, dtype=torch.long))]
     slimming = joslim.Slimming(net, total_steps=9, preset=preset, scoring=scoring)
+    asked = sandwich_of(preset, {})
     config = config_of({"preset": preset})
-    for item in fields(Sandwich):
-        assert getattr(slimming.sandwich, item.name) == getattr(config, item.name)
+    assert all(getattr(asked, item.name) == getattr(config, item.name) for item in fields(Sandwich))
+    assert slimming.sandwich == resolved_sandwich(asked)
+
+
+@pytest.mark.parametrize(
+    ("given", "epochs", "draw", "full_first"),
+    [
+        ({}, 8, 1, 0.3),
+        ({}, SHORT_EPOCHS, 3, 0.0),
+        ({}, math.inf, 3, 0.0),
+        ({"samples": 4}, 100, 5, 0.0),
+        ({"draw": 2}, 8, 2, 0.3),
+        ({"full_first": 0.1}, 100, 3, 0.1),
+        ({"draw": 9}, 8, 3, 0.3),
+    ],
+)
+def test_the_length_decides_what_is_not_given(
+    given: dict[str, Any], epochs: float, draw: int, full_first: float
+) -> None:
+    found = resolved_sandwich(Sandwich(**given), epochs)
+    assert (found.draw, found.full_first) == (draw, full_first)
 
 
 @pytest.mark.parametrize(
