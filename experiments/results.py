@@ -5,7 +5,8 @@
 The words are those of experiments/results_template.md. In it {{table NAME}} and {{picture NAME}}
 stand for the tables below, {{summary}} for the methods in all of them, {{widths ROW}} for what a
 row has found, {{rates}} for the learning rates, {{single}}, {{single_picture}} and {{longer}} for
-the networks trained one by one, and {{commits}} for where the figures come from.
+the networks trained one by one, {{alone EPOCHS}} for those of the long trainings, and {{commits}}
+for where the figures come from.
 Sections without any results yet are left out.
 """
 
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from study import METHODS, RATES, RESULTS, ROWS, SIZES, TUNED, kept
+from study import LENGTHS, RESULTS, ROWS, SIZES, kept
 
 from joslim.comparing import Comparison, Entry
 from joslim.front import Front
@@ -29,6 +30,11 @@ from joslim.results.plots import draw_panels
 DOCS = Path(__file__).parent.parent / "docs"
 TEMPLATE = Path(__file__).with_name("results_template.md")
 SHARES = (0.15, 0.25, 0.5, 0.75, 1.0)
+METHODS = ("slim", "bignas", "autoslim", "joslim")
+# The first round: networks trained one by one, the rows whose learning rate was tuned, and rates.
+SHORT_SIZES = (1.0, 0.85, 0.7, 0.5, 0.316)
+TUNED = ("slim", "bignas", "joslim", "single-1", "single-0.5")
+RATES = (0.15, 0.4)
 # Networks that were trained one by one, by what their rows end with; and joint trainings.
 ALONE = {"": "alone", "-lr-0.8": "alone, rate 0.8"}
 JOINT = {
@@ -80,7 +86,53 @@ NAMED = {
 FOLLOWS = "rescore"
 # Rows that differ in one of these are not changes of each other.
 OTHER_CONTEST = {"method", "cost", "model", "data"}
+LONG = {
+    **{
+        f"methods-{epochs}": Table(
+            f"{epochs} epochs, multiply-adds",
+            {f"{name}-{epochs}": name for name in METHODS},
+        )
+        for epochs in LENGTHS
+    },
+    "methods-memory": Table("30 epochs, memory", {f"{name}-30-memory": name for name in METHODS}),
+    **{
+        f"draw-{epochs}": Table(
+            f"{epochs} epochs, children in a step",
+            {
+                f"joslim-{epochs}": "all",
+                f"joslim-{epochs}-draw-2": "two",
+                f"joslim-{epochs}-cheap": "one, after the full network alone",
+                **({"joslim-70-cheap": "the same, 70 epochs"} if epochs == 30 else {}),
+            },
+        )
+        for epochs in LENGTHS
+    },
+    "otherwise": Table(
+        "30 epochs, settings of joslim changed",
+        {
+            "joslim-30": "joslim",
+            "joslim-30-random-0": "no random children",
+            "joslim-30-random-0.3": "30% of them random",
+            "joslim-30-random-1": "all of them random",
+            "joslim-30-weight-1": "the full network counts once",
+            "joslim-30-full-first": "the full network alone for a tenth",
+            "joslim-30-alpha": "alpha-divergence",
+        },
+    ),
+    "from-paper": Table(
+        "30 epochs, from the paper to the default",
+        {
+            "paper-30": "`--preset paper`",
+            "paper-30-targeted": "with our search",
+            "paper-30-log": "and half of the targets in the logarithm",
+            "joslim-30-random-0": "and the full network three times",
+            "joslim-30": "and 60% random children: the default",
+        },
+    ),
+    "resnet20-30": Table("ResNet20, 30 epochs", {f"{name}-resnet20-30": name for name in METHODS}),
+}
 TABLES = {
+    **LONG,
     "macs": Table("ResNet8, multiply-adds", methods("-drawn")),
     "memory": Table("ResNet8, memory", methods("-drawn-memory")),
     "latency": Table("ResNet8, latency", methods("-drawn-latency")),
@@ -98,7 +150,9 @@ TABLES = {
 
 
 # Where methods meet, under equal conditions.
-CONTESTS = tuple(name for name in TABLES if name not in ("recipe", "ideas", "digits"))
+CONTESTS = tuple(
+    name for name in TABLES if name not in LONG and name not in ("recipe", "ideas", "digits")
+)
 
 
 def main() -> None:
@@ -112,6 +166,7 @@ def filled(section: str) -> str:
     """Nothing, if all that it should show is missing."""
     makers = {
         "summary": summary,
+        "alone": alone_table,
         "table": table_of,
         "picture": picture_of,
         "rates": rates_table,
@@ -186,6 +241,28 @@ def further_figures(name: str) -> dict[str, float]:
     }
 
 
+def alone_table(epochs: str) -> str:
+    """Networks trained one by one, and joint trainings of as many epochs at the same cost."""
+    names = [f"single-{size:g}-{epochs}" for size in SIZES]
+    joint = {label: name for name, label in TABLES[f"draw-{epochs}"].rows.items() if is_kept(name)}
+    if not all(map(is_kept, names)) or not joint:
+        return ""
+    lines = []
+    alone = [kept(name) for name in names]
+    budgets = [front_of(entries[0])[0].costs["macs"] for entries in alone]
+    for size, budget, entries in zip(SIZES, budgets, alone):
+        errors = [[front_of(entry)[0].test_error for entry in entries]]
+        errors += [
+            [float(curve(front_of(entry), budget)) for entry in kept(name)]
+            for name in joint.values()
+        ]
+        cells = [mean_and_spread(values) for values in errors]
+        lines.append([f"{size:g}", f"{budget / max(budgets):.2f}", *cells])
+    minutes = [sum(map(minutes_of, alone)), *(minutes_of(kept(name)) for name in joint.values())]
+    lines.append(["minutes", "", *(f"{value:.1f}" for value in minutes)])
+    return markdown(["width", "share of the macs", "alone", *joint], lines)
+
+
 def rates_table(_: str) -> str:
     """By validation and with the seed that all of them have: which learning rate each prefers."""
     rates = sorted({*RATES, ROWS["slim"]["lr"]})
@@ -236,7 +313,9 @@ def picture_of(name: str) -> str:
 
 def alone_and_joint() -> tuple[dict[str, list[list[Entry]]], dict[str, list[Entry]]]:
     """The networks trained one by one, size after size, and the joint trainings, by label."""
-    names = {label: [f"single-{size:g}{end}" for size in SIZES] for end, label in ALONE.items()}
+    names = {
+        label: [f"single-{size:g}{end}" for size in SHORT_SIZES] for end, label in ALONE.items()
+    }
     alone = {label: [*map(kept, rows)] for label, rows in names.items() if all(map(is_kept, rows))}
     joint = {label: kept(name) for name, label in JOINT.items() if is_kept(name)}
     return alone, joint
@@ -267,7 +346,7 @@ def single_table(_: str) -> str:
         return ""
     budgets = [front_of(entries[0])[0].costs["macs"] for entries in alone["alone"]]
     lines = []
-    for at, (size, budget) in enumerate(zip(SIZES, budgets)):
+    for at, (size, budget) in enumerate(zip(SHORT_SIZES, budgets)):
         errors = [[front_of(e)[0].test_error for e in sizes[at]] for sizes in alone.values()]
         errors += [[float(curve(front_of(e), budget)) for e in found] for found in joint.values()]
         cells = [mean_and_spread(values) for values in errors]

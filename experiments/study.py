@@ -44,11 +44,50 @@ LENGTHS = (8, 30, 100)
 SIZES = (1.0, 0.7, 0.5, 0.316)
 
 
+# Of the methods that search.
+MIXED: Row = {"random_share": 0.6}
+
+
 def row(method: str, epochs: float, **settings: Any) -> Row:
-    return {"method": method, "cost": "macs", **RESNET8, "epochs": epochs, **settings}
+    mixed = MIXED if method == "joslim" else {}
+    found = {"method": method, "cost": "macs", **RESNET8, "epochs": epochs, **ALL, **mixed}
+    return {**found, **settings}
 
 
-ROWS: dict[str, Row] = {}
+METHODS = ("slim", "bignas", "joslim")
+ROWS: dict[str, Row] = {
+    # 1. Joint or not: all methods, all widths in every step.
+    **{f"{name}-{epochs}": row(name, epochs) for epochs in LENGTHS for name in METHODS},
+    **{f"{name}-30-memory": row(name, 30, cost="memory") for name in METHODS},
+    # 2. How many children a step trains, by the length of the training.
+    **{f"joslim-{epochs}-cheap": row("joslim", epochs, **CHEAP) for epochs in LENGTHS},
+    **{f"joslim-{epochs}-draw-2": row("joslim", epochs, draw=2) for epochs in LENGTHS},
+    # As many passes as a training of 30 epochs with all widths has.
+    "joslim-70-cheap": row("joslim", 70, **CHEAP),
+    # 3. What else could be otherwise.
+    **{
+        f"joslim-30-random-{share:g}": row("joslim", 30, random_share=share)
+        for share in (0.0, 0.3, 1.0)
+    },
+    "joslim-30-weight-1": row("joslim", 30, full_weight=1.0),
+    "joslim-30-full-first": row("joslim", 30, full_first=0.1),
+    "joslim-30-alpha": row("joslim", 30, distill="alpha"),
+    # 4. From the paper to the default, one change after the other.
+    "paper-30": row("joslim", 30, preset="paper", random_share=0.0, full_weight=1.0),
+    "paper-30-targeted": row("joslim", 30, random_share=0.0, full_weight=1.0, log_share=0.0),
+    "paper-30-log": row("joslim", 30, random_share=0.0, full_weight=1.0),
+    # 5. What a user would do instead.
+    **{
+        f"single-{size:g}-{epochs}": row("single", epochs, widths=f"{size:g}")
+        for epochs in LENGTHS
+        for size in SIZES
+    },
+    # 6. A deeper network.
+    **{f"{name}-resnet20-30": row(name, 30, model="resnet20") for name in METHODS},
+}
+# Slim and bignas train without a look at the cost: the same weights are judged again.
+for _name in ("slim", "bignas"):
+    ROWS[f"{_name}-30-memory"]["weights_of"] = f"{_name}-30"
 # The first round, of trainings of about eight epochs: rows as they were kept.
 ROWS |= {
     file.stem: stored["settings"]
