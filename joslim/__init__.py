@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from joslim.space import Dim, Knob, Widths, WidthSpace
     from joslim.training.exploring import explore
     from joslim.training.methods import METHODS, PRESETS
+    from joslim.training.optimizers import parameter_groups
     from joslim.training.slimming import Slimming
 
 __version__ = "0.2.0"
@@ -61,6 +62,7 @@ _NAMES = {
     "joslim.space": "Dim Knob WidthSpace Widths",
     "joslim.training.exploring": "explore",
     "joslim.training.methods": "METHODS PRESETS",
+    "joslim.training.optimizers": "parameter_groups",
     "joslim.training.slimming": "Slimming",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
@@ -98,6 +100,7 @@ __all__ = [
     "load_child",
     "load_data",
     "models",
+    "parameter_groups",
     "recalibrate",
     "report",
     "save",

@@ -62,19 +62,25 @@ def evaluating(net: nn.Module) -> Iterator[None]:
 
 
 def score(
-    net: SlimmableNet, children: Sequence[Widths], batch: Any, criterion: Criterion
+    net: SlimmableNet, children: Sequence[Widths], batches: Sequence[Any], criterion: Criterion
 ) -> list[float]:
-    """Return the loss of each child on one batch.
+    """Return the mean loss of each child over all samples of the batches.
 
-    BatchNorm uses the statistics of the batch, so that no child needs its own; dropout is off.
+    BatchNorm uses the statistics of each batch, so that no child needs its own; dropout is off.
     """
-    inputs, labels = on_device(net, batch)
-    losses = []
+    if not children:
+        return []
+    totals, samples = torch.zeros(len(children), dtype=torch.float64), 0
     with evaluating(net), batch_statistics(net):
-        for child in children:
-            with net.at(child):
-                losses.append(criterion(call(net, inputs), labels).float())
-    return torch.stack(losses).tolist() if losses else []
+        for batch in batches:
+            inputs, labels = on_device(net, batch)
+            losses = []
+            for child in children:
+                with net.at(child):
+                    losses.append(criterion(call(net, inputs), labels).float())
+            totals += torch.stack(losses).cpu().double() * len(labels)
+            samples += len(labels)
+    return (totals / samples).tolist()
 
 
 def mean_loss(net: nn.Module, batches: Iterable[Any], criterion: Criterion) -> float:
