@@ -31,9 +31,7 @@ class OptimizerKind:
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _sgd(
-    parameters: Parameters, lr: float, momentum: float, weight_decay: float
-) -> Optimizer:
+def _sgd(parameters: Parameters, lr: float, momentum: float, weight_decay: float) -> Optimizer:
     from torch.optim import SGD
 
     return SGD(
@@ -41,9 +39,7 @@ def _sgd(
     )
 
 
-def _adamw(
-    parameters: Parameters, lr: float, momentum: float, weight_decay: float
-) -> Optimizer:
+def _adamw(parameters: Parameters, lr: float, momentum: float, weight_decay: float) -> Optimizer:
     from torch.optim import AdamW
 
     return AdamW(parameters, lr=lr, betas=(momentum, 0.999), weight_decay=weight_decay)
@@ -92,9 +88,11 @@ def parameter_groups(net: nn.Module, weight_decay: float) -> list[dict[str, Any]
             or (isinstance(module, _ConvNd) and module.groups > 1 and parameter.shape[1] == 1)
         )
     }
+    decayed = [parameter for parameter in net.parameters() if id(parameter) not in spared]
+    others = [parameter for parameter in net.parameters() if id(parameter) in spared]
     return [
-        {"params": [p for p in net.parameters() if id(p) not in spared], "weight_decay": weight_decay},
-        {"params": [p for p in net.parameters() if id(p) in spared], "weight_decay": 0.0},
+        {"params": decayed, "weight_decay": weight_decay},
+        {"params": others, "weight_decay": 0.0},
     ]
 
 

@@ -200,8 +200,8 @@ def test_no_batches_are_refused() -> None:
 
 @pytest.mark.parametrize("wrong_batch", [torch.zeros(4, 2, 6, 6), [torch.zeros(4, 2, 6, 6)], {}])
 def test_a_batch_without_labels_is_refused(wrong_batch: object) -> None:
+    net = make()
     with pytest.raises(UserError, match=r"batches: .* \(inputs, labels\) needed"):
-        net = make()
         score(net, [net.space.full], [wrong_batch], F.cross_entropy)
 
 
