@@ -191,6 +191,18 @@ def show(record: dict[str, Any], as_json: bool) -> None:
                 seeds = "1 seed" if len(area["each"]) == 1 else f"{len(area['each'])} seeds"
                 words += f", area {area['mean']:.2f}{spread} % ({seeds})"
             console.print(escape(words), soft_wrap=True)
+    for table in record.get("tables", []):
+        from rich.table import Table
+
+        from joslim.paper.drawings import table_texts
+        from joslim.results.tables import print_table
+
+        head, *rows = (map(escape, cells) for cells in table_texts(table))
+        title = escape(f"{table['title']}: top-1 accuracy, %")
+        shown = Table(*head, title=title, title_justify="left")
+        for cells in rows:
+            shown.add_row(*cells)
+        print_table(console, shown)
     for row in record.get("overhead", []):
         console.print(f"K = {row['every']}: {row['mean']:+.1f} % time beyond Slim's")
     console.print(escape(f"written: {', '.join(record['files'])}"), soft_wrap=True)
