@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from joslim.errors import RunFailed, UserError
     from joslim.front import Front, Point
     from joslim.runs.driver import train
+    from joslim.runs.rejudging import rejudge
     from joslim.runs.report import report
     from joslim.runs.run import Run, load
     from joslim.runs.saving import save
@@ -54,6 +55,7 @@ _NAMES = {
     "joslim.errors": "RunFailed UserError",
     "joslim.front": "Front Point",
     "joslim.runs.driver": "train",
+    "joslim.runs.rejudging": "rejudge",
     "joslim.runs.report": "report",
     "joslim.runs.run": "Run load",
     "joslim.runs.saving": "save",
@@ -102,6 +104,7 @@ __all__ = [
     "models",
     "parameter_groups",
     "recalibrate",
+    "rejudge",
     "report",
     "save",
     "slim",

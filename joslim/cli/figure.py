@@ -198,8 +198,8 @@ def show(record: dict[str, Any], as_json: bool) -> None:
         from joslim.results.tables import print_table
 
         head, *rows = (map(escape, cells) for cells in table_texts(table))
-        title = escape(f"{table['title']}: top-1 accuracy, %")
-        shown = Table(*head, title=title, title_justify="left")
+        console.print(escape(f"{table['title']}: top-1 accuracy, %"), soft_wrap=True)
+        shown = Table(*head)
         for cells in rows:
             shown.add_row(*cells)
         print_table(console, shown)

@@ -38,6 +38,7 @@ from joslim.runs.config import (
     checked,
     config_of,
 )
+from joslim.training.settings import COST_BLIND
 
 FILE = "compare.json"
 METHODS = ("slim", "bignas", "joslim")
@@ -112,6 +113,15 @@ class Plan:
             if task.method in ONLY_FOR.get(key, (task.method,))
         }
         return {**settings, **task.to_json()}
+
+    def source(self, task: Task) -> Task | None:
+        """Return the first task with the same weights, which need no second training.
+
+        Methods that do not look at the cost are trained once and judged again for each other cost.
+        """
+        same = (replace(other, cost=task.cost) == task for other in self.tasks)
+        first = next(other for other, is_same in zip(self.tasks, same) if is_same)
+        return first if task.method in COST_BLIND and first != task else None
 
     def values(self, name: str) -> list[Any]:
         """Return all values of a field of the tasks, in their order."""

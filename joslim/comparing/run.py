@@ -204,8 +204,13 @@ def _train_all(
     due = 0.0
     with stopping() as stop, _stopped_on_exit() as running:
         while waiting or running:
-            while waiting and len(running) < engine.at_once:
-                running.append(_started(plan, waiting.pop(0), folder, engine, running))
+            while len(running) < engine.at_once:
+                unfinished = [*waiting, *(run.task for run in running)]
+                ready = [task for task in waiting if plan.source(task) not in unfinished]
+                if not ready:
+                    break
+                waiting.remove(ready[0])
+                running.append(_started(plan, ready[0], folder, engine, running))
                 states[running[-1].task.name] = "training"
             ended = [run for run in running if run.handle.poll() is not None]
             running[:] = [run for run in running if run not in ended]
@@ -258,6 +263,10 @@ def _started(
     if log.is_symlink():
         raise UserError(f"out: {str(log)!r} is a link; a comparison holds its own files")
     command = training_command(plan.options(task), folder / task.name, engine.threads)
+    source = plan.source(task)
+    # A source that failed leaves no weights: the task is then trained by itself.
+    if source is not None and is_finished(folder / source.name):
+        command = rejudging_command(plan.options(task), folder / source.name, folder / task.name)
     try:
         return Running(task, engine.start(command, log, place), place)
     except OSError as error:
@@ -276,6 +285,16 @@ def training_command(options: Mapping[str, Any], out: Path, threads: int | None)
         elif value is not None:
             flags.append(f"--{name}={value}")
     return [sys.executable, "-m", "joslim", "train", "--resume", f"--out={out}", *flags]
+
+
+def rejudging_command(options: Mapping[str, Any], source: Path, out: Path) -> list[str]:
+    """The command `joslim rejudge`; a folder that a kill has left half written is replaced."""
+    own = ("model",) if ":" in options["model"] else ()
+    names = [*own, "cost", "device_file", "device", "threads", "data_root"]
+    given = {name: options[name] for name in names if options.get(name) is not None}
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
+    command = [sys.executable, "-m", "joslim", "rejudge", str(source), f"--out={out}"]
+    return [*command, "--overwrite", *flags]
 
 
 def _state_at_end(run: Running, log: Path) -> str:

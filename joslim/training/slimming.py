@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -279,6 +279,16 @@ class Slimming(ChildSearch):
         self._version = None
         self.net.statistics.clear()
 
+    def skip(self, steps: int) -> None:
+        """Count steps whose training the weights have behind them, and draw their widths.
+
+        Methods that do not look at the cost then go on as if they had trained in this process.
+        """
+        for _ in range(steps):
+            self._choose()
+            self.passes += len(self.widths)
+            self.advance()
+
     def _warn_if_not_advanced(self) -> None:
         """Warn once if the optimizer has made a step since the last backward, but no `advance`."""
         if self._warned or self._version in (None, self._version_of_weights()):
@@ -341,9 +351,12 @@ class Slimming(ChildSearch):
     def rescore(self) -> None:
         """Score the children again whose losses in the history are most out of date."""
         ids = children_to_rescore(self.history, self.rescore_budget)
-        batch = self.scoring[self.round % len(self.scoring)]
-        losses = self._losses_on([batch], [self.history.visits[i].widths for i in ids])
+        losses = self.score_in_round([self.history.visits[i].widths for i in ids])
         self.history.record(dict(zip(ids, losses)), self.steps)
+
+    def score_in_round(self, children: Sequence[Widths]) -> list[float]:
+        """Compute the losses of children on the scoring batch of this round."""
+        return self._losses_on([self.scoring[self.round % len(self.scoring)]], children)
 
     # The front
 

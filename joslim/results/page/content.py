@@ -230,6 +230,9 @@ def _facts_json(record: Record) -> dict[str, str]:
     if isinstance(classes, list):
         names = ", ".join(map(cell_text, classes[:MOST_CLASSES]))
         facts["classes"] = cell_text(f"{len(classes)}: {names}")
+    if isinstance(source := record.facts.get("weights_of"), dict):
+        run, cost = (cell_text(source.get(name)) for name in ("run", "cost"))
+        facts["weights"] = f"those of {run}, trained with cost {cost}; judged again"
     facts["joslim"] = cell_text(record.facts.get("joslim"))
     return {name: text for name, text in facts.items() if text}
 
