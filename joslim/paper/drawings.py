@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
@@ -167,7 +167,7 @@ def _table(panel: Panel | None, model: str = "") -> dict[str, Any]:
     return {"title": title, "macs": budgets.tolist(), "published": published, "runs": runs}
 
 
-def table_texts(table: dict[str, Any]) -> list[list[str]]:
+def table_texts(table: Mapping[str, Any]) -> list[list[str]]:
     """Return a table of figure table1 as texts, its head first. A dash: no child fits."""
     published, runs = table["published"], table["runs"]
     head = [f"{label_text(name)}, published" for name in published] + [*map(label_text, runs)]

@@ -87,7 +87,7 @@ def make_figure(
         only: Recipes of the figure, without paper/; by default all of them.
         ks: Values of K of figure k.
         options: How the figure is drawn.
-        how: at_once, engine and watch of `joslim.compare`.
+        how: at_once, processes, engine and watch of `joslim.compare`.
         settings: Fields of `Config`, in place of those of the recipes. Panels that become the same
             are drawn once.
     """
