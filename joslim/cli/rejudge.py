@@ -30,9 +30,9 @@ def rejudge(
     threads: Annotated[int | None, typer.Option(help="Number of CPU threads.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find the front of a finished run by another cost, with its weights.
+    """Find the front of a finished run by another cost.
 
-    For methods slim, bignas and single, which do not look at the cost while they train. The new run
+    Nothing is trained: the weights are those of the run. For methods slim, bignas and single, which do not look at the cost while they train. The new run
     folder is RUN-COST, unless --out is given.
     """
     from joslim.cli.front import described, show
