@@ -32,8 +32,9 @@ def rejudge(
 ) -> None:
     """Find the front of a finished run by another cost.
 
-    Nothing is trained: the weights are those of the run. For methods slim, bignas and single, which do not look at the cost while they train. The new run
-    folder is RUN-COST, unless --out is given.
+    Nothing is trained: the weights are those of the run. This is for methods slim, bignas and
+    single, which do not look at the cost while they train. The new run folder is RUN-COST, unless
+    --out is given.
     """
     from joslim.cli.front import described, show
     from joslim.cli.progress import watching

@@ -19,6 +19,7 @@ from joslim.slimmable.batchnorm import inputs_of
 from joslim.slimmable.running import Inputs, call
 from joslim.space import Widths
 from joslim.training.step import Criterion
+from joslim.training.tasks import scores_of
 
 # Number of batches that are kept if batches can only be iterated over.
 KEPT_BATCHES = 64
@@ -30,7 +31,7 @@ Metric = Callable[[Any, Any], Tensor]
 def wrong(outputs: Any, labels: Any) -> Tensor:
     """Return where the most likely class is not the label: [n, classes] and [n] -> [n].
 
-    Outputs may also have the scores as `logits`, an item or an attribute.
+    Outputs may also have the scores as `logits` or `out`, an item or an attribute.
     """
     outputs = scores_of(outputs)
     if not (isinstance(outputs, Tensor) and isinstance(labels, Tensor)):
@@ -40,12 +41,6 @@ def wrong(outputs: Any, labels: Any) -> Tensor:
         shapes = f"outputs {tuple(outputs.shape)}, labels {tuple(labels.shape)} {labels.dtype}"
         raise UserError(f"metric: {shapes} are no class scores and classes; give front(metric=...)")
     return outputs.argmax(dim=1) != labels
-
-
-def scores_of(outputs: Any) -> Any:
-    """Return the `logits` of outputs that have them, else the outputs."""
-    items = outputs if isinstance(outputs, Mapping) else {}
-    return items.get("logits", getattr(outputs, "logits", outputs))
 
 
 @contextmanager
@@ -105,7 +100,7 @@ class Tally:
         self.confusions: Counter[tuple[int, int]] = Counter()
 
     def add(self, outputs: Any, labels: Tensor) -> None:
-        """Count a batch: [n, classes] class scores, maybe as `logits`, and [n] classes."""
+        """Count a batch: [n, classes] class scores, maybe inside the outputs, and [n] classes."""
         pairs = [*zip(labels.tolist(), scores_of(outputs).argmax(dim=1).tolist())]
         self.images.update(label for label, _ in pairs)
         self.confusions.update(pair for pair in pairs if pair[0] != pair[1])

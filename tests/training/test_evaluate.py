@@ -212,7 +212,7 @@ def test_wrong_samples() -> None:
 
 def test_wrong_samples_by_logits() -> None:
     scores, labels = torch.eye(2), torch.tensor([0, 0])
-    for outputs in ({"logits": scores}, SimpleNamespace(logits=scores)):
+    for outputs in ({"logits": scores}, SimpleNamespace(logits=scores), {"out": scores, "aux": 0}):
         assert wrong(outputs, labels).tolist() == [False, True]
     for outputs, given in (({"boxes": scores}, labels), (scores, [0, 0])):
         with pytest.raises(UserError, match=r"^metric: .* give front\(metric=...\)"):
