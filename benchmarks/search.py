@@ -278,7 +278,7 @@ class Scores:
         self.net, self.batch = net, Sweep(data, "train", order, images)[0]
 
     def __call__(self, children: Sequence[joslim.Widths]) -> list[float]:
-        return score(self.net, children, self.batch, F.cross_entropy)
+        return score(self.net, children, [self.batch], F.cross_entropy)
 
 
 def judges_of(

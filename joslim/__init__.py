@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from joslim.errors import RunFailed, UserError
     from joslim.front import Front, Point
     from joslim.runs.driver import train
+    from joslim.runs.rejudging import rejudge
     from joslim.runs.report import report
     from joslim.runs.run import Run, load
     from joslim.runs.saving import save
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from joslim.space import Dim, Knob, Widths, WidthSpace
     from joslim.training.exploring import explore
     from joslim.training.methods import METHODS, PRESETS
+    from joslim.training.optimizers import parameter_groups
     from joslim.training.slimming import Slimming
 
 __version__ = "0.2.0"
@@ -53,6 +55,7 @@ _NAMES = {
     "joslim.errors": "RunFailed UserError",
     "joslim.front": "Front Point",
     "joslim.runs.driver": "train",
+    "joslim.runs.rejudging": "rejudge",
     "joslim.runs.report": "report",
     "joslim.runs.run": "Run load",
     "joslim.runs.saving": "save",
@@ -61,6 +64,7 @@ _NAMES = {
     "joslim.space": "Dim Knob WidthSpace Widths",
     "joslim.training.exploring": "explore",
     "joslim.training.methods": "METHODS PRESETS",
+    "joslim.training.optimizers": "parameter_groups",
     "joslim.training.slimming": "Slimming",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
@@ -98,7 +102,9 @@ __all__ = [
     "load_child",
     "load_data",
     "models",
+    "parameter_groups",
     "recalibrate",
+    "rejudge",
     "report",
     "save",
     "slim",

@@ -330,26 +330,32 @@ class Front(Sequence[Point]):
         return better[int(np.argmin(shares))] if better else None
 
     def area(self, error: str = "test_error", points: int = 50) -> float | None:
-        """Compute the area under the trade-off curve in percent; lower is better.
+        """Compute the area under the trade-off curve; lower is better.
 
         The area is the mean error of the child with the least training loss that fits, over costs
         that are spread evenly from the smallest to the full network. The choice never looks at the
-        error. Where no child fits, the error counts as 100.
+        error. Where no child fits, the error counts as 100. The area by training loss is the
+        objective of the paper (equations 1 to 5); where no child fits, the loss of the cheapest
+        child counts.
 
         Args:
-            error: Either "test_error" or "val_error".
+            error: "test_error", "val_error" (areas in percent) or "train_loss".
             points: Number of costs.
 
         Returns:
             The area, or None if some child has no such error.
         """
         json_count(points, "points", 2, 100_000)
-        errors = self.errors(error)
+        if error not in MEASURES:
+            raise unknown("error", error, MEASURES)
+        costs, losses = [p.costs[self.key] for p in self], [p.train_loss for p in self]
+        by_loss = error == "train_loss"
+        errors = losses if by_loss else self.errors(error)
         if errors is None:
             return None
-        costs, losses = [p.costs[self.key] for p in self], [p.train_loss for p in self]
         budgets = np.linspace(*self.span, points)
-        return float(bought(costs, losses, errors, budgets, nothing=100.0).mean())
+        nothing = losses[0] if by_loss else 100.0
+        return float(bought(costs, losses, errors, budgets, nothing).mean())
 
     def hypervolume(self, error: str = "test_error") -> float | None:
         """Compute the hypervolume of cost and error with the reference point (1, 1); higher is

@@ -438,6 +438,18 @@ def test_area_looks_at_the_training_loss_and_not_at_the_error() -> None:
     assert front.area(points=2) == pytest.approx((10 + 90) / 2)
 
 
+@given(points(), st.integers(2, 60))
+def test_area_by_training_loss_is_the_mean_loss_of_what_is_picked(
+    found: list[Point], count: int
+) -> None:
+    """The objective of the paper: the least loss that a budget buys, over even budgets."""
+    front = Front(found, "macs", SPAN)
+    costs = np.linspace(*SPAN, count)
+    fitting = [[p.train_loss for p in front if p.costs["macs"] <= most] for most in costs]
+    expected = np.mean([min(losses or [front[0].train_loss]) for losses in fitting])
+    assert front.area("train_loss", count) == pytest.approx(expected)
+
+
 def test_figures_of_errors_that_are_missing(front: Front) -> None:
     partly = Front([*front, point(950, 0.5, None, 9.0, latency_ms=9)], "macs", SPAN)
     assert partly.area() is None
@@ -450,7 +462,9 @@ def test_figures_of_errors_that_are_missing(front: Front) -> None:
 
 def test_figures_that_do_not_exist(front: Front) -> None:
     with pytest.raises(UserError, match="error: unknown name 'train_loss'; allowed: test_error"):
-        front.area("train_loss")
+        front.hypervolume("train_loss")
+    with pytest.raises(UserError, match="error: unknown name 'error'; allowed: train_loss, test"):
+        front.area("error")
     for count in (0, 1, -3, 2.5, 10**9):
         with pytest.raises(UserError, match=r"^points: "):
             front.area(points=count)  # type: ignore[arg-type]

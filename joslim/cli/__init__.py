@@ -25,6 +25,7 @@ from joslim.cli.latency import latency
 from joslim.cli.pick import pick
 from joslim.cli.profile import profile
 from joslim.cli.progress import speaks
+from joslim.cli.rejudge import rejudge
 from joslim.cli.report import report
 from joslim.cli.train import GroupedHelp, resume, train
 from joslim.errors import RunFailed, Stopped, UserError
@@ -48,6 +49,7 @@ for command in (
     front,
     pick,
     compare,
+    rejudge,
     figure,
     allocate,
     latency,

@@ -45,6 +45,10 @@ AtOnce = Annotated[
     int | None,
     typer.Option(min=1, help="Number of parallel runs; by default one per GPU, or per core."),
 ]
+Processes = Annotated[
+    int | None,
+    typer.Option(min=1, help="Processes of each training, one per GPU, started by torchrun. [1]"),
+]
 EngineName = Annotated[
     str,
     typer.Option(
@@ -89,6 +93,7 @@ def compare(
     models: Models = None,
     out: Out = None,
     at_once: AtOnce = None,
+    processes: Processes = None,
     engine: EngineName = "local",
     against: Against = None,
     at: At = "0.25,0.5,1",
@@ -109,7 +114,7 @@ def compare(
     settings = settings_of(config, flags)
     options: dict[str, Any] = {"against": against, **parse_places(at)}
     if runs:
-        refuse_training_flags({**lists, **settings})
+        refuse_training_flags({**lists, "processes": processes, **settings})
         comparison = comparing.read(runs, anyway)
         if out is not None:
             comparison.write(out, **options)
@@ -119,7 +124,8 @@ def compare(
         chosen: dict[str, Any] = {
             name: parse_list(name, text, settings) for name, text in lists.items()
         }
-        how: dict[str, Any] = {"out": out, "at_once": at_once, "engine": engine}
+        how: dict[str, Any] = {"out": out, "at_once": at_once, "processes": processes}
+        how["engine"] = engine
         with watching_several() as watch:
             comparison = comparing.compare(**chosen, **how, **options, watch=watch, **settings)
     show(comparison, as_json, out, **options)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from joslim.cli.compare import AtOnce, EngineName, parse_numbers, with_training_flags
+from joslim.cli.compare import AtOnce, EngineName, Processes, parse_numbers, with_training_flags
 from joslim.cli.flags import AsJson
 from joslim.cli.train import ConfigFile, read_folder, refuse_training_flags, settings_of
 from joslim.errors import UserError
@@ -70,6 +70,7 @@ def figure(
     at: At = None,
     timing_batch: TimingBatch = 128,
     at_once: AtOnce = None,
+    processes: Processes = None,
     engine: EngineName = "local",
     config: ConfigFile = None,
     as_json: AsJson = False,
@@ -96,6 +97,7 @@ def figure(
     options = drawing_options(name, at, timing_batch, settings)
     if runs:
         more = {"seeds": seeds, "only": only, "ks": ks, "at_once": at_once, **settings}
+        more["processes"] = processes
         refuse_training_flags(more, but=OF_DRAWING)
         from joslim.paper.making import draw_runs
 
@@ -112,7 +114,8 @@ def figure(
             "ks": None if ks is None else parse_numbers("ks", ks, least=1),
         }
         with watching_several() as watching:
-            how = {"at_once": at_once, "engine": engine, "watch": watching}
+            how: dict[str, Any] = {"at_once": at_once, "processes": processes, "engine": engine}
+            how["watch"] = watching
             record = make_figure(name, out, options=options, how=how, **lists, **settings)
     show(record, as_json)
 
@@ -191,6 +194,18 @@ def show(record: dict[str, Any], as_json: bool) -> None:
                 seeds = "1 seed" if len(area["each"]) == 1 else f"{len(area['each'])} seeds"
                 words += f", area {area['mean']:.2f}{spread} % ({seeds})"
             console.print(escape(words), soft_wrap=True)
+    for table in record.get("tables", []):
+        from rich.table import Table
+
+        from joslim.paper.drawings import table_texts
+        from joslim.results.tables import print_table
+
+        head, *rows = (map(escape, cells) for cells in table_texts(table))
+        console.print(escape(f"{table['title']}: top-1 accuracy, %"), soft_wrap=True)
+        shown = Table(*head)
+        for cells in rows:
+            shown.add_row(*cells)
+        print_table(console, shown)
     for row in record.get("overhead", []):
         console.print(f"K = {row['every']}: {row['mean']:+.1f} % time beyond Slim's")
     console.print(escape(f"written: {', '.join(record['files'])}"), soft_wrap=True)

@@ -40,6 +40,7 @@ def described(front: Front) -> dict[str, Any]:
         "span": list(front.span),
         "error": error,
         "area": front.area(error) if error else None,
+        "loss_area": front.area("train_loss"),
         "hypervolume": front.hypervolume(error) if error else None,
         "children": [point.to_json() for point in front],
     }
@@ -57,6 +58,7 @@ def show(front: Front) -> None:
     console.print(f"smallest {low}, full {full}")
     if len(front) == 1:  # a curve takes two children
         return
+    console.print(f"area under the curve of training losses {front.area('train_loss'):.4g}")
     if front.error is None:
         console.print("no error is known for all children: no area, no hypervolume")
         return

@@ -167,11 +167,11 @@ def resume(
 ) -> None:
     """Continue a run that was stopped, with the same configuration."""
     from joslim.runs.fronts import opened
-    from joslim.runs.resume import refuse_own_loop
+    from joslim.runs.resume import refuse_trained_elsewhere
     from joslim.runs.run import load
 
     opened_run = load(run)
-    refuse_own_loop(opened_run.facts, opened_run.folder)
+    refuse_trained_elsewhere(opened_run.facts, opened_run.folder)
     values = opened_run.config.to_json()
     for name in ("model", "data"):
         if values[name].startswith("<"):

@@ -42,14 +42,20 @@ class Engine(Protocol):
 
 
 def make_engine(
-    name: str, runs: int, at_once: int | None, device: str, threads: int | None, folder: Path
+    name: str,
+    runs: int,
+    at_once: int | None,
+    device: str,
+    threads: int | None,
+    folder: Path,
+    processes: int = 1,
 ) -> Engine:
     if at_once is not None and (isinstance(at_once, bool) or not 1 <= at_once <= 10_000):
         raise UserError(f"at_once: {at_once} given; allowed: a whole number from 1 to 10000")
     kind, options = parsed_engine(name)
     if kind == "submitit":
         return Cluster(folder, options, at_once or runs, threads)
-    return Local(at_once, runs, visible_gpus(device), threads)
+    return Local(at_once, runs, visible_gpus(device), threads, processes)
 
 
 def parsed_engine(text: str) -> tuple[str, dict[str, Any]]:
@@ -74,18 +80,30 @@ class Local:
     """Processes of this machine, which share its cores or take turns at its GPUs."""
 
     def __init__(
-        self, at_once: int | None, runs: int, gpus: Sequence[str], threads: int | None
+        self,
+        at_once: int | None,
+        runs: int,
+        gpus: Sequence[str],
+        threads: int | None,
+        processes: int = 1,
     ) -> None:
-        self.gpus = gpus
-        places = len(gpus) or max(1, cores() // (threads or 1))
+        if gpus and processes > len(gpus):
+            raise UserError(
+                f"processes: {processes} given, each needs a GPU and there are {len(gpus)}"
+            )
+        # The GPUs of each place, one for each process of a training.
+        self.gpus = [gpus[at : at + processes] for at in range(0, len(gpus), processes)]
+        self.gpus = [some for some in self.gpus if len(some) == processes]
+        places = len(self.gpus) or max(1, cores() // ((threads or 1) * processes))
         self.at_once = at_once or max(1, min(places, runs))
         # More threads than cores would slow all processes down.
-        self.threads = threads or (None if gpus else max(1, cores() // self.at_once))
+        share = max(1, cores() // (self.at_once * processes))
+        self.threads = threads or (None if gpus else share)
 
     def start(self, command: Sequence[str], log: Path, place: int) -> Handle:
         settings = {"PYTHONUNBUFFERED": "1"}
         if self.gpus:
-            settings["CUDA_VISIBLE_DEVICES"] = self.gpus[place % len(self.gpus)]
+            settings["CUDA_VISIBLE_DEVICES"] = ",".join(self.gpus[place % len(self.gpus)])
         if self.threads is not None:
             settings["OMP_NUM_THREADS"] = str(self.threads)
         with log.open("ab") as stream:

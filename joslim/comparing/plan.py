@@ -38,11 +38,13 @@ from joslim.runs.config import (
     checked,
     config_of,
 )
+from joslim.training.settings import COST_BLIND
 
 FILE = "compare.json"
 METHODS = ("slim", "bignas", "joslim")
 SEEDS = (0, 1, 2)
 MOST_TASKS = 10_000
+MOST_PROCESSES = 1024
 NOT_TRAINED = "not trained yet"
 # Lines of joslim.cli.progress.TrainingLines.
 PROGRESS = re.compile(r"(step|judging children:) [\d,]+ of ")
@@ -90,11 +92,13 @@ class Plan:
     """The trainings of a comparison, and the settings that they share.
 
     at_once: by the name of a task, how many ran at once when it was trained, itself included.
+    processes: of each training, which share its batches.
     """
 
     tasks: tuple[Task, ...]
     settings: dict[str, Any]
     at_once: dict[str, int] = field(default_factory=dict)
+    processes: int = 1
 
     def __post_init__(self) -> None:
         named: dict[str, Task] = {}
@@ -113,6 +117,15 @@ class Plan:
         }
         return {**settings, **task.to_json()}
 
+    def source(self, task: Task) -> Task | None:
+        """Return the first task with the same weights, which need no second training.
+
+        Methods that do not look at the cost are trained once and judged again for each other cost.
+        """
+        same = (replace(other, cost=task.cost) == task for other in self.tasks)
+        first = next(other for other, is_same in zip(self.tasks, same) if is_same)
+        return first if task.method in COST_BLIND and first != task else None
+
     def values(self, name: str) -> list[Any]:
         """Return all values of a field of the tasks, in their order."""
         return list(dict.fromkeys(getattr(task, name) for task in self.tasks))
@@ -121,7 +134,7 @@ class Plan:
         """Add the tasks of another plan; of the settings only where and how it runs may change."""
         tasks = tuple(dict.fromkeys([*self.tasks, *more.tasks]))
         changed = {key: more.settings[key] for key in WHERE_AND_HOW if key in more.settings}
-        return Plan(tasks, {**self.settings, **changed}, self.at_once)
+        return replace(self, tasks=tasks, settings={**self.settings, **changed})
 
     def running(self, tasks: Iterable[Task], at_once: int) -> Plan:
         """Note that these tasks are trained so many at once."""
@@ -130,7 +143,8 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         tasks = [task.to_json() for task in self.tasks]
-        return {"settings": self.settings, "tasks": tasks, "at_once": self.at_once}
+        how = {"at_once": self.at_once, "processes": self.processes}
+        return {"settings": self.settings, "tasks": tasks, **how}
 
     @classmethod
     def read(cls, folder: Path) -> Plan:
@@ -151,7 +165,9 @@ class Plan:
                 for task in tasks
                 if task.name in at_once
             }
-            return cls(tasks, settings, counts)
+            processes = record.get("processes", 1)
+            json_count(processes, f"{FILE}.processes", 1, MOST_PROCESSES)
+            return cls(tasks, settings, counts, processes)
         except UserError as error:
             raise UserError(f"comparison {str(folder)!r}: {error}") from error
 
@@ -175,7 +191,10 @@ def run_folders(paths: Iterable[str | Path]) -> list[Path]:
 
 
 def asked_plan(
-    lists: Mapping[str, Sequence[Any] | None], settings: Mapping[str, Any], known: Plan | None
+    lists: Mapping[str, Sequence[Any] | None],
+    settings: Mapping[str, Any],
+    known: Plan | None,
+    processes: int | None = None,
 ) -> Plan:
     """Make the plan of a command; lists and settings that it leaves out are those of `known`.
 
@@ -214,7 +233,13 @@ def asked_plan(
             raise UserError(
                 f"{key}: none of the methods takes it; allowed with: {', '.join(takers)}"
             )
-    return Plan(tasks, {**kept, **given})
+    there = 1 if known is None else known.processes
+    if processes is not None and known is not None and processes != there:
+        raise UserError(
+            f"processes: {processes} given, the comparison has {there}; leave it out, or type "
+            "another --out"
+        )
+    return Plan(tasks, {**kept, **given}, processes=processes or there)
 
 
 def _grid(
@@ -325,4 +350,6 @@ def last_line(log: Path) -> str:
     """The last line of a log that is neither empty nor progress, without escape sequences."""
     lines = ["".join(filter(str.isprintable, line)).strip() for line in tail(log).splitlines()]
     news = [line for line in lines if line and not PROGRESS.match(line)]
+    if news and {*news[-1]} == {"="}:  # the end of torchrun's account of its processes
+        news = [line for line in news if line.startswith(("joslim:", "joslim, "))] or news
     return news[-1].removeprefix("joslim: ") if news else ""

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from joslim import __version__
 from joslim.comparing.launchers import JOBS, Engine, Handle, make_engine
 from joslim.comparing.plan import (
     FILE,
+    MOST_PROCESSES,
     Plan,
     Task,
     asked_plan,
@@ -29,6 +30,7 @@ from joslim.comparing.plan import (
     log_of,
 )
 from joslim.errors import Stopped, UserError, unknown
+from joslim.files import json_count
 from joslim.results.comparison import SHARES, Comparison
 from joslim.results.run_files import CONFIG, is_finished, status_of
 from joslim.runs.config import DEFAULTS
@@ -60,6 +62,7 @@ def compare(
     *,
     out: str | Path,
     at_once: int | None = None,
+    processes: int | None = None,
     engine: str = "local",
     watch: Watcher = lambda statuses: None,
     against: str | None = None,
@@ -80,7 +83,9 @@ def compare(
         models: Names in `joslim.models.MODELS`, or "package.module:function".
         out: Folder of the comparison.
         at_once: Number of trainings at the same time; by default one for each GPU, or for each
-            core.
+            core, by the number of processes.
+        processes: Number of processes of each training, which torchrun starts on one machine; with
+            GPUs, one for each of them. By default 1.
         engine: "local", or "submitit" for a cluster.
         watch: A function that is called every second with the status of each training.
         against: The method that the others are tested against; see `Comparison.table`.
@@ -104,6 +109,8 @@ def compare(
 
     if "RANK" in os.environ:
         raise UserError("compare: its runs are processes of their own; start it without torchrun")
+    if processes is not None:
+        json_count(processes, "processes", 1, MOST_PROCESSES)
     folder = Path(out)
     _check_folder(folder)
     _check_models(models or ())
@@ -111,13 +118,13 @@ def compare(
     with RunFolder(folder).locked():
         # Grow the plan of the folder by the runs that are asked for, and train those not finished.
         known = Plan.read(folder) if is_comparison(folder) else None
-        asked = asked_plan(lists, config, known)
+        asked = asked_plan(lists, config, known, processes)
         plan = asked if known is None else known.grown(asked)
         if against is not None and against not in (names := plan.values("method")):
             raise unknown("against", against, names)
         todo = [task for task in asked.tasks if not is_finished(folder / task.name)]
         device, threads = (plan.settings.get(key, DEFAULTS[key]) for key in ("device", "threads"))
-        launcher = make_engine(engine, len(todo), at_once, device, threads, folder)
+        launcher = make_engine(engine, len(todo), at_once, device, threads, folder, plan.processes)
         plan = plan.running(todo, min(launcher.at_once, len(todo)))
         _write_plan(folder, plan)
         try:
@@ -178,7 +185,7 @@ def _take_back(folder: Path, plan: Plan, known: Plan | None) -> None:
     kept = tuple(task for task in plan.tasks if task not in new)
     if kept:
         settings = plan.settings if known is None else known.settings
-        _write_plan(folder, Plan(kept, settings, plan.at_once))
+        _write_plan(folder, replace(plan, tasks=kept, settings=settings))
     else:
         (folder / FILE).unlink()
 
@@ -204,8 +211,13 @@ def _train_all(
     due = 0.0
     with stopping() as stop, _stopped_on_exit() as running:
         while waiting or running:
-            while waiting and len(running) < engine.at_once:
-                running.append(_started(plan, waiting.pop(0), folder, engine, running))
+            while len(running) < engine.at_once:
+                unfinished = [*waiting, *(run.task for run in running)]
+                ready = [task for task in waiting if plan.source(task) not in unfinished]
+                if not ready:
+                    break
+                waiting.remove(ready[0])
+                running.append(_started(plan, ready[0], folder, engine, running))
                 states[running[-1].task.name] = "training"
             ended = [run for run in running if run.handle.poll() is not None]
             running[:] = [run for run in running if run not in ended]
@@ -257,15 +269,23 @@ def _started(
     log = log_of(folder / task.name)
     if log.is_symlink():
         raise UserError(f"out: {str(log)!r} is a link; a comparison holds its own files")
-    command = training_command(plan.options(task), folder / task.name, engine.threads)
+    command = training_command(
+        plan.options(task), folder / task.name, engine.threads, plan.processes
+    )
+    source = plan.source(task)
+    # A source that failed leaves no weights: the task is then trained by itself.
+    if source is not None and is_finished(folder / source.name):
+        command = rejudging_command(plan.options(task), folder / source.name, folder / task.name)
     try:
         return Running(task, engine.start(command, log, place), place)
     except OSError as error:
         raise UserError(f"out: cannot start {task.name}: {error.strerror or error}") from error
 
 
-def training_command(options: Mapping[str, Any], out: Path, threads: int | None) -> list[str]:
-    """The command `joslim train` with these options."""
+def training_command(
+    options: Mapping[str, Any], out: Path, threads: int | None, processes: int = 1
+) -> list[str]:
+    """The command `joslim train` with these options; several processes are torchrun's."""
     flags = []
     for key, value in {"threads": threads, **options}.items():
         name = key.replace("_", "-")
@@ -275,7 +295,21 @@ def training_command(options: Mapping[str, Any], out: Path, threads: int | None)
                 flags.append(f"--{name}" if value else f"--no-{name}")
         elif value is not None:
             flags.append(f"--{name}={value}")
-    return [sys.executable, "-m", "joslim", "train", "--resume", f"--out={out}", *flags]
+    command = ["-m", "joslim", "train", "--resume", f"--out={out}", *flags]
+    if processes > 1:
+        torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+        command = [*torchrun, *command]
+    return [sys.executable, *command]
+
+
+def rejudging_command(options: Mapping[str, Any], source: Path, out: Path) -> list[str]:
+    """The command `joslim rejudge`; a folder that a kill has left half written is replaced."""
+    own = ("model",) if ":" in options["model"] else ()
+    names = [*own, "cost", "device_file", "device", "threads", "data_root"]
+    given = {name: options[name] for name in names if options.get(name) is not None}
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
+    command = [sys.executable, "-m", "joslim", "rejudge", str(source), f"--out={out}"]
+    return [*command, "--overwrite", *flags]
 
 
 def _state_at_end(run: Running, log: Path) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
@@ -36,7 +36,7 @@ from joslim.paper.panels import (
 )
 from joslim.results.comparison import BASELINE
 from joslim.results.device_times import children_to_time, repriced, times_on
-from joslim.results.groups import shared_measure
+from joslim.results.groups import band, shared_measure
 from joslim.results.plots import (
     COLOURS,
     DARK,
@@ -140,7 +140,46 @@ def draw_table1(panels: Sequence[Panel]) -> Drawn:
         draw_panel(axes, panel)
     share_axes(places)
     shared_legend(figure, places)
-    return figure, {"panels": [numbers_of(panel) for panel in panels], "published": published}
+    tables = [_table(own.get(model), model) for model in TABLE_1]
+    tables += [_table(panel) for panel in others if panel.front.key == "macs"]
+    numbers = {"panels": [numbers_of(panel) for panel in panels], "published": published}
+    return figure, {**numbers, "tables": tables}
+
+
+def _table(panel: Panel | None, model: str = "") -> dict[str, Any]:
+    """Top-1 accuracies in percent, published ones and those of own runs, at the paper's budgets.
+
+    A network that is not in the paper has eight budgets, spread evenly up to the full network.
+    """
+    published = {name: row for name, row in TABLE_1.get(model, {}).items() if name != "macs"}
+    if model:
+        budgets = 1e6 * np.array(TABLE_1[model]["macs"])
+    else:
+        assert panel is not None
+        budgets = np.linspace(*panel.front.span, 9)[1:]
+    runs = {}
+    for label, fronts in panel.fronts.items() if panel else ():
+        if (measure := shared_measure(fronts)) in ERRORS:
+            mean, deviation = band(fronts, budgets, "macs", measure)
+            spread = None if deviation is None else finite(deviation)
+            runs[label] = {"mean": finite(100 - mean), "deviation": spread}
+    title = panel.title if panel else f"{MODELS[model]}, ImageNet"
+    return {"title": title, "macs": budgets.tolist(), "published": published, "runs": runs}
+
+
+def table_texts(table: Mapping[str, Any]) -> list[list[str]]:
+    """Return a table of figure table1 as texts, its head first. A dash: no child fits."""
+    published, runs = table["published"], table["runs"]
+    head = [f"{label_text(name)}, published" for name in published] + [*map(label_text, runs)]
+    rows = [["MFLOPs", *head]]
+    for at, macs in enumerate(table["macs"]):
+        cells = [f"{accuracies[at]:.1f}" for accuracies in published.values()]
+        for line in runs.values():
+            mean, deviation = line["mean"][at], line["deviation"]
+            spread = "" if deviation is None or mean is None else f" ± {deviation[at]:.1f}"
+            cells.append("-" if mean is None else f"{mean:.1f}{spread}")
+        rows.append([f"{macs / 1e6:.4g}", *cells])
+    return rows
 
 
 def _is_published(panel: Panel) -> bool:
@@ -250,15 +289,30 @@ def search_of(run: Record) -> str:
     return SEARCHES.get(searcher, searcher)
 
 
+def _proposed_costs(run: Record) -> list[float]:
+    """Return the costs of the children that the search proposed, without the initial design.
+
+    The initial design is scored before the first proposals, or the first part of it. At the first
+    step of a joint search there are no more than M others.
+    """
+    if (history := run.history) is None:
+        return []
+    start = 1 + max(history.scorings[0][1], default=-1) if history.scorings else 0
+    if method_of(run) == "joslim":
+        at_first = history.steps.count(history.steps[0]) if history.steps else 0
+        start = max(start, at_first - config_of(run.config).samples)
+    return history.costs[start:]
+
+
 def draw_bisection(panels: Sequence[Panel]) -> Drawn:
-    """Draw the curves of both searches, and the costs of all children that each visited."""
+    """Draw the curves of both searches, and the costs of all children that each proposed."""
     from matplotlib.patheffects import withStroke
 
     panel = only_one(panels)
     edges = np.linspace(min(panel.front.span), max(panel.front.span), BINS + 1)
-    shares = {}  # [seeds, bins]: percent of the visited children whose cost lies in each bin
+    shares = {}  # [seeds, bins]: percent of the proposed children whose cost lies in each bin
     for label, runs in panel.runs.items():
-        visited = [run.history.costs if run.history else [] for run in runs]
+        visited = [_proposed_costs(run) for run in runs]
         counts = [np.histogram(costs, edges)[0] for costs in visited]
         shares[label] = np.array([100 * n / max(1, len(c)) for n, c in zip(counts, visited)])
     most = max(values.mean(axis=0).max() for values in shares.values())
@@ -286,7 +340,7 @@ def draw_bisection(panels: Sequence[Panel]) -> Drawn:
             fontsize=8,
             path_effects=[withStroke(linewidth=3, foreground="white")],
         )
-        axes.set_ylabel("children visited", color=GREY)
+        axes.set_ylabel("children proposed", color=GREY)
         axes.set_ylim(0, 1.1 * most)
         if label != rows[-1][1]:
             axes.set_xlabel("")

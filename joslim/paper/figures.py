@@ -65,7 +65,7 @@ FIGURES: dict[str, PaperFigure] = {
     ),
     "table1": PaperFigure(
         "table 1",
-        "your runs on ImageNet beside the published ones, and Slim beside US-Nets",
+        "your runs on ImageNet beside the published ones, as a table and drawn, with US-Nets",
         IMAGENET,
     ),
     "latency": PaperFigure(
@@ -81,7 +81,7 @@ FIGURES: dict[str, PaperFigure] = {
     ),
     "bisection": PaperFigure(
         "figure 6, a and b",
-        "with and without bisection: the curves, and the costs of all visited children",
+        "with and without bisection: the curves, and the costs of all proposed children",
         tuple(
             Trials(ABLATED, ("joslim",), change={"searcher": searcher})
             for searcher in ("mobo-ts2", "mobo-rs")

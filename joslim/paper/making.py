@@ -1,8 +1,8 @@
 """Make a figure of the paper: train the runs that are missing, and draw it.
 
-In its folder: NAME.png, NAME.svg, NAME.json with all numbers, and runs/, where figures that need
-the same trainings find them. Given settings win over those of the paper; a setting that the figure
-itself varies cannot be given.
+In its folder: NAME.png, NAME.svg, NAME.json with all numbers, table1.md with the table, and runs/,
+where figures that need the same trainings find them. Given settings win over those of the paper; a
+setting that the figure itself varies cannot be given.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from joslim.paper.drawings import (
     draw_widths,
     every_of,
     search_of,
+    table_texts,
 )
 from joslim.paper.figures import KS, PaperFigure, Trials, ablation_of_k, find_figure
 from joslim.paper.panels import Drawn, Labelled, Panel, data_name, draw_curves, method_of, panels_of
@@ -86,7 +87,7 @@ def make_figure(
         only: Recipes of the figure, without paper/; by default all of them.
         ks: Values of K of figure k.
         options: How the figure is drawn.
-        how: at_once, engine and watch of `joslim.compare`.
+        how: at_once, processes, engine and watch of `joslim.compare`.
         settings: Fields of `Config`, in place of those of the recipes. Panels that become the same
             are drawn once.
     """
@@ -142,14 +143,26 @@ def _drawn(
     picture, numbers = DRAWINGS[name](panels, options)
     for path in paths:
         save(picture, path)
-    record = {"figure": name, "of_the_paper": figure.place, **numbers}
+    record: dict[str, Any] = {"figure": name, "of_the_paper": figure.place, **numbers}
     record["files"] = [str(path) for path in paths]
-    file = paths[0].with_suffix(".json")
-    try:
-        write_whole(file, json.dumps(record, indent=1, allow_nan=False) + "\n")
-    except OSError as error:
-        raise UserError(f"out: cannot write {str(file)!r}: {error.strerror}") from error
-    return {**record, "files": [*record["files"], str(file)]}
+    texts = {".json": json.dumps(record, indent=1, allow_nan=False) + "\n"}
+    if "tables" in record:
+        texts[".md"] = "\n".join(map(_markdown, record["tables"]))
+    for suffix, text in texts.items():
+        file = paths[0].with_suffix(suffix)
+        try:
+            write_whole(file, text)
+        except OSError as error:
+            raise UserError(f"out: cannot write {str(file)!r}: {error.strerror}") from error
+        record["files"] = [*record["files"], str(file)]
+    return record
+
+
+def _markdown(table: Mapping[str, Any]) -> str:
+    head, *rows = table_texts(table)
+    lines = [" | ".join(cells) for cells in (head, ["---:"] * len(head), *rows)]
+    body = "\n".join(f"| {line} |" for line in lines)
+    return f"**{table['title']}**: top-1 accuracy in percent\n\n{body}\n"
 
 
 # The trainings of a figure

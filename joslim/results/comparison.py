@@ -243,10 +243,15 @@ def _row_of(
             return {}
         return values(name, lambda entry: figure(entry.front, measure) if entry.front else None)
 
+    def is_curve(name: str) -> bool:
+        """Whether some front of a method has several children; others have no area."""
+        return any(len(e.front) > 1 for e in group if e.method == name and e.front is not None)
+
     def areas(name: str) -> dict[int, float]:
-        """Return areas by seed; methods whose fronts are all single children have no curve."""
-        sizes = [len(entry.front) for entry in group if entry.method == name and entry.front]
-        return {} if all(size == 1 for size in sizes) else judged(name, Front.area)
+        return judged(name, Front.area) if is_curve(name) else {}
+
+    def loss_area(entry: Entry) -> float | None:
+        return entry.front.area("train_loss") if entry.front and is_curve(method) else None
 
     mine = {entry.seed: entry.front for entry in group if entry.method == method}
     fronts = {seed: front for seed, front in mine.items() if front is not None}
@@ -258,6 +263,7 @@ def _row_of(
         "missing": sorted(mine.keys() - fronts.keys()),
         "measure": measure,
         **Spread.of(own.values()).named("area"),
+        **Spread.of(values(method, loss_area).values()).named("loss_area"),
         "against": None if method == reference else paired_test(own, areas(reference), reference),
         "errors": [_error_at([*fronts.values()], measure, *place) for place in places],
         **Spread.of(volumes.values()).named("hypervolume"),

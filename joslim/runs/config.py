@@ -137,8 +137,12 @@ class Optimizer(Settings):
     momentum: float | None = setting(
         None, "Nesterov momentum of SGD, or the first beta of AdamW.", least=0, most=0.9999
     )
-    weight_decay: float | None = setting(
-        None, "Weight decay, applied to all parameters.", least=0, most=1e30
+    weight_decay: float | None = setting(None, "Weight decay.", least=0, most=1e30)
+    decay_on: str = setting(
+        "all",
+        "Parameters with weight decay: all, or weights, which exempts norms, biases and depthwise "
+        "convolutions.",
+        names=keys_of("joslim.training.optimizers", "DECAYS"),
     )
     schedule: str | None = setting(
         None,

@@ -157,7 +157,7 @@ def default_folder(config: Config) -> Path:
 
 
 @contextmanager
-def _restoring_torch() -> Iterator[None]:
+def restoring_torch() -> Iterator[None]:
     """Restore torch's random state and number of threads afterwards."""
     threads = torch.get_num_threads()
     try:
@@ -169,7 +169,7 @@ def _restoring_torch() -> Iterator[None]:
 
 # As decorators, the contexts end after the frame of the function is gone: the reducer of
 # DistributedDataParallel must go before its process group does, or both wait for each other.
-@_restoring_torch()
+@restoring_torch()
 @joined()
 def run_training(
     config: Config,
@@ -211,7 +211,7 @@ def run_training(
         except OSError as error:
             where = f"cannot write into {str(folder.path)!r}"
             raise UserError(f"out: {where}: {error.strerror or error}") from error
-        _agree_on_latency(trainer, folder)
+        agree_on_latency(trainer, folder)
         front = on_first(lambda: _finished_front(trainer, folder))
         if front is None:
             with _explained_failures(folder), stopping() as stop:
@@ -340,7 +340,7 @@ def _holds_run(folder: RunFolder, overwrite: bool, resume: bool, until: int | No
     return resumed
 
 
-def _agree_on_latency(trainer: Trainer, folder: RunFolder) -> None:
+def agree_on_latency(trainer: Trainer, folder: RunFolder) -> None:
     """Price all children by one measurement, on all processes and after every resume."""
     cost = trainer.slimming.cost
     if not isinstance(cost, Latency):

@@ -51,8 +51,9 @@ RECIPES["cifar-single"] = {**RECIPES["cifar"], "epochs": 200.0}
 RECIPES["imagenet-resnet18"] = {**RECIPES["imagenet"], "epochs": 100.0, "warmup": 0.05}
 
 PAPER = "paper/"
-# No images are kept for validation: the paper leaves no choices to make.
-TO_THE_LETTER = {"preset": "paper", "samples": 2, "val": 0.0}
+# No images are kept for validation: the paper leaves no choices to make. Weight decay exempts some
+# parameters as in US-Nets, whose recipe the paper follows.
+TO_THE_LETTER = {"preset": "paper", "samples": 2, "val": 0.0, "decay_on": "weights"}
 # K: with 2 samples a round, 1000 children are visited in a whole training.
 CIFAR_EVERY = 313
 IMAGENET = "folder:imagenet"

@@ -38,7 +38,7 @@ def set_up_again(
 ) -> Trainer:
     """Set up a run as its folder has it: with its K, and with its weights instead of --init."""
     facts = on_first(lambda: facts_of_run(folder.path))
-    refuse_own_loop(facts, folder)
+    refuse_trained_elsewhere(facts, folder)
     stored = json_value(facts, "config", CONFIG)
     has_weights = on_first(lambda: checkpoint.find(folder) is not None)
     named = config.data
@@ -53,8 +53,13 @@ def set_up_again(
     return trainer
 
 
-def refuse_own_loop(facts: Mapping[str, Any], folder: RunFolder) -> None:
-    """Refuse a run of `joslim.save`: only the loop that trained it can go on."""
+def refuse_trained_elsewhere(facts: Mapping[str, Any], folder: RunFolder) -> None:
+    """Refuse runs that were trained elsewhere: by a loop of their owner, or in another folder."""
+    if "weights_of" in facts:
+        raise UserError(
+            f"run: {str(folder.path)!r} was not trained, its weights are those of another run; "
+            "resume that one, and type joslim rejudge again"
+        )
     if "network" in facts:
         raise UserError(
             f"run: {str(folder.path)!r} was trained in a loop of its owner, which joslim cannot "
@@ -86,8 +91,8 @@ def restore(trainer: Trainer, folder: RunFolder, until: int | None = None) -> No
         on_first(lambda: write_config(trainer, folder))
 
 
-def write_config(trainer: Trainer, folder: RunFolder) -> None:
-    """Write config.json: the configuration, the cost and the data of a run."""
+def write_config(trainer: Trainer, folder: RunFolder, **more: Any) -> None:
+    """Write config.json: the configuration, the cost, the data of a run, and more facts."""
     data = trainer.data
     # The path as it was given may be relative: a run is resumed from elsewhere, too.
     path = {"path": abspath(data.folder)} if isinstance(data, FolderData) else {}
@@ -104,6 +109,7 @@ def write_config(trainer: Trainer, folder: RunFolder) -> None:
             "std": list(data.std),
             "sizes": dict(data.sizes),
         },
+        **more,
     )
 
 

@@ -50,7 +50,7 @@ from joslim.training.judging import validation_errors
 from joslim.training.methods import choose_searcher
 from joslim.training.methods import method as find_method
 from joslim.training.methods import preset as find_preset
-from joslim.training.optimizers import OPTIMIZERS
+from joslim.training.optimizers import DECAYS, OPTIMIZERS
 from joslim.training.schedule import Schedule
 from joslim.training.settings import SHORT_EPOCHS, Sandwich, resolved_sandwich
 from joslim.training.slimming import Slimming, default_every, steps_alone
@@ -273,7 +273,10 @@ def set_up(
         net=net,
         slimming=_make_slimming(settings, net, images, cost_of(settings, cost, net)),
         optimizer=OPTIMIZERS[settings.optimizer].make(
-            net.parameters(), settings.lr, settings.momentum, settings.weight_decay
+            DECAYS[settings.decay_on](net, settings.weight_decay),
+            settings.lr,
+            settings.momentum,
+            settings.weight_decay,
         ),
         criterion=nn.CrossEntropyLoss(label_smoothing=settings.label_smoothing),
         schedule=Schedule(settings.schedule, settings.warmup, settings.lr),

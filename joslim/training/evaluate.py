@@ -19,6 +19,7 @@ from joslim.slimmable.batchnorm import inputs_of
 from joslim.slimmable.running import Inputs, call
 from joslim.space import Widths
 from joslim.training.step import Criterion
+from joslim.training.tasks import scores_of
 
 # Number of batches that are kept if batches can only be iterated over.
 KEPT_BATCHES = 64
@@ -30,7 +31,7 @@ Metric = Callable[[Any, Any], Tensor]
 def wrong(outputs: Any, labels: Any) -> Tensor:
     """Return where the most likely class is not the label: [n, classes] and [n] -> [n].
 
-    Outputs may also have the scores as `logits`, an item or an attribute.
+    Outputs may also have the scores as `logits` or `out`, an item or an attribute.
     """
     outputs = scores_of(outputs)
     if not (isinstance(outputs, Tensor) and isinstance(labels, Tensor)):
@@ -40,12 +41,6 @@ def wrong(outputs: Any, labels: Any) -> Tensor:
         shapes = f"outputs {tuple(outputs.shape)}, labels {tuple(labels.shape)} {labels.dtype}"
         raise UserError(f"metric: {shapes} are no class scores and classes; give front(metric=...)")
     return outputs.argmax(dim=1) != labels
-
-
-def scores_of(outputs: Any) -> Any:
-    """Return the `logits` of outputs that have them, else the outputs."""
-    items = outputs if isinstance(outputs, Mapping) else {}
-    return items.get("logits", getattr(outputs, "logits", outputs))
 
 
 @contextmanager
@@ -62,19 +57,25 @@ def evaluating(net: nn.Module) -> Iterator[None]:
 
 
 def score(
-    net: SlimmableNet, children: Sequence[Widths], batch: Any, criterion: Criterion
+    net: SlimmableNet, children: Sequence[Widths], batches: Sequence[Any], criterion: Criterion
 ) -> list[float]:
-    """Return the loss of each child on one batch.
+    """Return the mean loss of each child over all samples of the batches.
 
-    BatchNorm uses the statistics of the batch, so that no child needs its own; dropout is off.
+    BatchNorm uses the statistics of each batch, so that no child needs its own; dropout is off.
     """
-    inputs, labels = on_device(net, batch)
-    losses = []
+    if not children:
+        return []
+    totals, samples = torch.zeros(len(children), dtype=torch.float64), 0
     with evaluating(net), batch_statistics(net):
-        for child in children:
-            with net.at(child):
-                losses.append(criterion(call(net, inputs), labels).float())
-    return torch.stack(losses).tolist() if losses else []
+        for batch in batches:
+            inputs, labels = on_device(net, batch)
+            losses = []
+            for child in children:
+                with net.at(child):
+                    losses.append(criterion(call(net, inputs), labels).float())
+            totals += torch.stack(losses).cpu().double() * len(labels)
+            samples += len(labels)
+    return (totals / samples).tolist()
 
 
 def mean_loss(net: nn.Module, batches: Iterable[Any], criterion: Criterion) -> float:
@@ -99,7 +100,7 @@ class Tally:
         self.confusions: Counter[tuple[int, int]] = Counter()
 
     def add(self, outputs: Any, labels: Tensor) -> None:
-        """Count a batch: [n, classes] class scores, maybe as `logits`, and [n] classes."""
+        """Count a batch: [n, classes] class scores, maybe inside the outputs, and [n] classes."""
         pairs = [*zip(labels.tolist(), scores_of(outputs).argmax(dim=1).tolist())]
         self.images.update(label for label, _ in pairs)
         self.confusions.update(pair for pair in pairs if pair[0] != pair[1])

@@ -32,6 +32,10 @@ from joslim.training.methods import choose_searcher
 from joslim.training.methods import preset as find_preset
 from joslim.training.step import Criterion
 
+# Least number of images that score a child while the weights stay as they are, if the scoring
+# batches have as many. A round of a training scores on one batch, each round on another.
+FROZEN_IMAGES = 1024
+
 
 class ChildSearch:
     """Proposes, scores and judges children of a network, on weights as they are now."""
@@ -59,14 +63,12 @@ class ChildSearch:
         self.samples = 2
         # Number of training steps that were made, which dates the losses in the history.
         self.steps = 0
+        # Passes forward to score a child on a batch.
         self.scoring_passes = 0
+        # The weights that `score` measured last, the images, and the losses.
+        self._frozen: tuple[Any, list[Any], dict[Widths, float]] | None = None
         # Seconds that the parts of a training took, for people to read: nothing depends on it.
         self.seconds: defaultdict[str, float] = defaultdict(float)
-
-    @property
-    def round(self) -> int:
-        """Number of the present round, which decides the scoring batch."""
-        return 0
 
     def propose(self, count: int) -> list[Widths]:
         """Ask the searcher for the children to evaluate next; all processes get the same ones.
@@ -85,15 +87,30 @@ class ChildSearch:
         return [self.space.of_counts(counts) for counts in children]
 
     def score(self, children: Sequence[Widths]) -> list[float]:
-        """Compute the losses of children on the scoring batch of this round.
+        """Compute the losses of children on the same `FROZEN_IMAGES` images.
+
+        They are remembered, with the images, until the weights change.
 
         Args:
             children: Children of the network.
         """
-        batch = self.scoring[self.round % len(self.scoring)]
-        self.scoring_passes += len(children)
+        weights = self._version_of_weights(), self._criterion()
+        if self._frozen is None or self._frozen[0] != weights:
+            self._frozen = weights, first_images(self.scoring, FROZEN_IMAGES), {}
+        _, batches, known = self._frozen
+        new = [child for child in dict.fromkeys(children) if child not in known]
+        known.update(zip(new, self._losses_on(batches, new)))
+        return [known[child] for child in children]
+
+    def _losses_on(self, batches: Sequence[Any], children: Sequence[Widths]) -> list[float]:
+        """Compute the mean losses of children on batches; the processes share the children."""
+        self.scoring_passes += len(children) * len(batches)
         with timed(self.seconds, "scoring"):
-            return gathered(score(self.net, shared_out(children), batch, self._criterion()))
+            return gathered(score(self.net, shared_out(children), batches, self._criterion()))
+
+    def _version_of_weights(self) -> int:
+        """Return a number that every change of a weight in place raises. It asks no device."""
+        return sum(parameter._version for parameter in self.net.parameters())
 
     def visit_start(self, count: int | None = None) -> None:
         """Visit the initial design: the full and the smallest child, and some that fill the space.
@@ -152,10 +169,12 @@ class ChildSearch:
         """
         for name, data in {"batches": batches, **options}.items():
             refuse_dataset(name, data)
+        finalists = choose_finalists(self.history, most, self.score, self.steps)
+        self._frozen = None  # its images need memory
         return judge(
             self.net,
             self.history,
-            choose_finalists(self.history, most, self.score, self.steps),
+            finalists,
             self._criterion(),
             first_images(self.scoring, images) if batches is None else [*batches],
             step=self.steps,
@@ -183,7 +202,8 @@ def explore(
 
     Args:
         net: The slimmable network.
-        scoring: Un-augmented training batches (inputs, labels).
+        scoring: Un-augmented training batches (inputs, labels). The first of them, with 1,024
+            samples together, score all children.
         criterion: Loss function of outputs and labels.
         cost: A name in `joslim.COSTS`, a function from `Widths` to a number, or a `Cost`.
         searcher: A `Searcher`, or a name in `joslim.SEARCHERS`.

@@ -47,7 +47,7 @@ class Training(Protocol):
     alone: Widths | None
 
     def propose(self, count: int) -> list[Widths]: ...
-    def score(self, children: Sequence[Widths]) -> list[float]: ...
+    def score_in_round(self, children: Sequence[Widths]) -> list[float]: ...
     def rescore(self) -> None: ...
     def visit_start(self) -> None: ...
     def search(self, children: int) -> None: ...
@@ -108,10 +108,10 @@ def greedy_sequence_widths(training: Training) -> list[Widths]:
 
 def remove_greedily(training: Training) -> list[int]:
     """Visit and score the children of a greedy removal of channels; returns their ids."""
-    found = greedy_removal(training.space, training.cost, training.score)
+    found = greedy_removal(training.space, training.cost, training.score_in_round)
     sequence = keep_useful(found, training.cost)
     ids = [training.history.visit(child, training.steps) for child in sequence]
-    training.history.record(dict(zip(ids, training.score(sequence))), training.steps)
+    training.history.record(dict(zip(ids, training.score_in_round(sequence))), training.steps)
     return ids
 
 

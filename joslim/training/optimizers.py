@@ -1,4 +1,7 @@
-"""Optimizers by name: a row of a table each. Importing this file does not import torch."""
+"""Optimizers by name: a row of a table each, and the parameters that weight decay acts on.
+
+Importing this file does not import torch.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,9 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
+    # Of one group, or of several groups with options of their own.
+    Parameters = Iterable[nn.Parameter] | list[dict[str, Any]]
+
 
 @dataclass(frozen=True)
 class OptimizerKind:
@@ -20,14 +26,12 @@ class OptimizerKind:
     defaults: Settings in place of those of a recipe, which are for SGD.
     """
 
-    make: Callable[[Iterable[nn.Parameter], float, float, float], Optimizer]
+    make: Callable[[Parameters, float, float, float], Optimizer]
     keeps: tuple[str, ...]
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _sgd(
-    parameters: Iterable[nn.Parameter], lr: float, momentum: float, weight_decay: float
-) -> Optimizer:
+def _sgd(parameters: Parameters, lr: float, momentum: float, weight_decay: float) -> Optimizer:
     from torch.optim import SGD
 
     return SGD(
@@ -35,9 +39,7 @@ def _sgd(
     )
 
 
-def _adamw(
-    parameters: Iterable[nn.Parameter], lr: float, momentum: float, weight_decay: float
-) -> Optimizer:
+def _adamw(parameters: Parameters, lr: float, momentum: float, weight_decay: float) -> Optimizer:
     from torch.optim import AdamW
 
     return AdamW(parameters, lr=lr, betas=(momentum, 0.999), weight_decay=weight_decay)
@@ -50,4 +52,56 @@ OPTIMIZERS = {
         ("step", "exp_avg", "exp_avg_sq"),
         {"lr": 0.002, "momentum": 0.9, "weight_decay": 0.05},
     ),
+}
+
+
+def parameter_groups(net: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Divide the parameters for an optimizer: with weight decay, and without.
+
+    Norms, biases and depthwise convolutions have no weight decay, as in the training of
+    universally slimmable networks (US-Nets), whose recipe the paper follows.
+
+    Args:
+        net: The network, slimmable or not.
+        weight_decay: Weight decay of all other parameters.
+
+    Returns:
+        Two parameter groups, as all optimizers of torch take them.
+
+    Examples:
+        >>> net = joslim.slim(joslim.models.resnet8(), torch.zeros(1, 3, 8, 8))
+        >>> optimizer = torch.optim.SGD(joslim.parameter_groups(net, 5e-4), lr=0.1)
+        >>> [group["weight_decay"] for group in optimizer.param_groups]
+        [0.0005, 0.0]
+    """
+    from torch import nn
+    from torch.nn.modules.conv import _ConvNd
+
+    spared = {
+        id(parameter)
+        for module in net.modules()
+        for parameter in module._parameters.values()
+        if parameter is not None
+        and (
+            parameter.ndim <= 1
+            or isinstance(module, (nn.LayerNorm, nn.RMSNorm))
+            or (isinstance(module, _ConvNd) and module.groups > 1 and parameter.shape[1] == 1)
+        )
+    }
+    decayed = [parameter for parameter in net.parameters() if id(parameter) not in spared]
+    others = [parameter for parameter in net.parameters() if id(parameter) in spared]
+    return [
+        {"params": decayed, "weight_decay": weight_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
+
+
+def _all_parameters(net: nn.Module, weight_decay: float) -> Parameters:
+    return net.parameters()
+
+
+# The parameters that weight decay acts on.
+DECAYS: dict[str, Callable[[nn.Module, float], Parameters]] = {
+    "all": _all_parameters,
+    "weights": parameter_groups,
 }

@@ -21,6 +21,8 @@ from joslim.files import shown
 
 # The methods that search, and so take a searcher and its options.
 SEARCHING = ("joslim", "bignas", "ofa")
+# The methods whose weights do not depend on the cost: it only decides which children are judged.
+COST_BLIND = ("slim", "bignas", "ofa", "single")
 # The settings that are passed on to the searcher; None leaves its own default.
 SEARCH_OPTIONS = ("beta", "epsilon", "log_share", "bisections")
 # The settings of where and how a run runs, not of what it computes: a resumed run may have others,

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -68,7 +68,8 @@ class Slimming(ChildSearch):
         cost: A name in `joslim.COSTS`, a function from `Widths` to a number, or a `Cost`.
         total_steps: Number of optimizer steps of the whole training.
         scoring: Un-augmented training batches (inputs, labels), or dictionaries that hold the
-            inputs and "labels". One of them scores all children of a round.
+            inputs and "labels". One of them scores all children of a round; a search while the
+            weights stay as they are takes the first 1,024 samples.
         every: Steps between two choices of widths (the paper's K). By default such that about 1000
             children are visited, and at least 10.
         samples: Number of children chosen in each round, besides the full and the smallest (the
@@ -278,9 +279,15 @@ class Slimming(ChildSearch):
         self._version = None
         self.net.statistics.clear()
 
-    def _version_of_weights(self) -> int:
-        """Return a number that every change of a weight in place raises. It asks no device."""
-        return sum(parameter._version for parameter in self.net.parameters())
+    def skip(self, steps: int) -> None:
+        """Count steps whose training the weights have behind them, and draw their widths.
+
+        Methods that do not look at the cost then go on as if they had trained in this process.
+        """
+        for _ in range(steps):
+            self._choose()
+            self.passes += len(self.widths)
+            self.advance()
 
     def _warn_if_not_advanced(self) -> None:
         """Warn once if the optimizer has made a step since the last backward, but no `advance`."""
@@ -347,8 +354,12 @@ class Slimming(ChildSearch):
     def rescore(self) -> None:
         """Score the children again whose losses in the history are most out of date."""
         ids = children_to_rescore(self.history, self.rescore_budget)
-        losses = self.score([self.history.visits[i].widths for i in ids])
+        losses = self.score_in_round([self.history.visits[i].widths for i in ids])
         self.history.record(dict(zip(ids, losses)), self.steps)
+
+    def score_in_round(self, children: Sequence[Widths]) -> list[float]:
+        """Compute the losses of children on the scoring batch of this round."""
+        return self._losses_on([self.scoring[self.round % len(self.scoring)]], children)
 
     # The front
 

@@ -274,9 +274,21 @@ def gradient(criterion: Criterion, outputs: Any, logits: Tensor, labels: Tensor)
         return torch.autograd.grad(criterion(with_logits(outputs, point), labels), point)[0]
 
 
+def scores_of(outputs: Any) -> Any:
+    """Return the tensor that outputs hold under a name in `LOGITS`, else the outputs."""
+    name = None if isinstance(outputs, Tensor) else name_of_logits(outputs)
+    return outputs if name is None else held(outputs, name)
+
+
 def logits_of(outputs: Any) -> Tensor:
     """Return the outputs, or the tensor that they hold under a name in `LOGITS`."""
-    return outputs if isinstance(outputs, Tensor) else held(outputs, name_of_logits(outputs))
+    if isinstance(scores := scores_of(outputs), Tensor):
+        return scores
+    names = f" of {', '.join(map(str, outputs))}" if isinstance(outputs, Mapping) else ""
+    raise UserError(
+        f"distill: the network returns a {type(outputs).__name__}{names}, without "
+        f"{' or '.join(LOGITS)}; {WHAT_TO_TYPE}"
+    )
 
 
 def with_logits(outputs: Any, logits: Tensor) -> Any:
@@ -284,6 +296,7 @@ def with_logits(outputs: Any, logits: Tensor) -> Any:
     if isinstance(outputs, Tensor):
         return logits
     name = name_of_logits(outputs)
+    assert name is not None
     if hasattr(outputs, "_replace"):
         return outputs._replace(**{name: logits})
     result = copy.copy(outputs)
@@ -294,15 +307,8 @@ def with_logits(outputs: Any, logits: Tensor) -> Any:
     return result
 
 
-def name_of_logits(outputs: Any) -> str:
-    for name in LOGITS:
-        if isinstance(held(outputs, name), Tensor):
-            return name
-    names = f" of {', '.join(map(str, outputs))}" if isinstance(outputs, Mapping) else ""
-    raise UserError(
-        f"distill: the network returns a {type(outputs).__name__}{names}, without "
-        f"{' or '.join(LOGITS)}; {WHAT_TO_TYPE}"
-    )
+def name_of_logits(outputs: Any) -> str | None:
+    return next((name for name in LOGITS if isinstance(held(outputs, name), Tensor)), None)
 
 
 def held(outputs: Any, name: str) -> Any:

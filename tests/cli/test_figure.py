@@ -59,6 +59,17 @@ def test_finished_runs_are_drawn(joslim: Any, twin: Twin) -> None:
     assert not Path("x.svg").exists()
 
 
+def test_the_table_is_printed_and_written(joslim: Any, twin: Twin) -> None:
+    printed = joslim("figure", "table1", twin("a"), twin("b", method="slim"), "-o", "x.png")
+    assert printed.stdout.splitlines()[-1] == "written: x.png, x.json, x.md"
+    row = next(line for line in printed.stdout.splitlines() if "1814" in line)
+    assert [cell.strip() for cell in row.split("│")[1:-1]] == ["1814", "69.6", "69.7", "70.0"]
+    assert "ResNet8, digits: top-1 accuracy, %" in printed.stdout
+    text = Path("x.md").read_text()
+    assert "| 1814 | 69.6 | 69.7 | 70.0 |\n" in text
+    assert "**ResNet8, digits**: top-1 accuracy in percent\n\n| MFLOPs | Slim | Joslim |" in text
+
+
 def test_numbers_as_json(joslim: Any, twin: Twin) -> None:
     result = joslim("figure", "cifar", twin("a"), "-o", "x.svg", "--json")
     record = json.loads(result.stdout)

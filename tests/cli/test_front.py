@@ -62,6 +62,7 @@ def test_json(joslim: Run, tmp_path: Path) -> None:
         "span": [4_055_240, 40_551_000],
         "error": "test_error",
         "area": FRONT.area(),
+        "loss_area": FRONT.area("train_loss"),
         "hypervolume": FRONT.hypervolume(),
         "children": FRONT.to_json()["children"],
     }

@@ -86,6 +86,19 @@ def test_gpus(device: str, environment: dict[str, str], expected: list[str]) -> 
     assert visible_gpus(device, environment) == expected
 
 
+@pytest.mark.usefixtures("eight_cores")
+def test_every_process_has_a_gpu() -> None:
+    engine = Local(None, 9, list("01234567"), None, processes=3)
+    assert (engine.at_once, engine.threads) == (2, None)
+    assert [*map(list, engine.gpus)] == [["0", "1", "2"], ["3", "4", "5"]]
+    assert Local(None, 9, list("01"), None, processes=2).at_once == 1
+    with pytest.raises(UserError, match=r"^processes: 4 given, each needs a GPU and there are 2$"):
+        Local(None, 9, list("01"), None, processes=4)
+    engine = Local(None, 3, [], None, processes=2)
+    assert (engine.at_once, engine.threads) == (3, 1)
+    assert Local(1, 3, [], None, processes=2).threads == 4
+
+
 def test_gpus_that_torch_sees(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ import pytest
 
 import joslim
 from joslim.comparing import run
-from joslim.comparing.plan import Plan
-from joslim.comparing.run import Status, compare, training_command
+from joslim.comparing.plan import Plan, last_line
+from joslim.comparing.run import Status, compare, rejudging_command, training_command
 from joslim.errors import Stopped, UserError
 
 HOUSE = Path(__file__).parents[2]
@@ -60,8 +61,9 @@ if order == "stubborn":
     (orders / "ready").write_text(str(os.getpid()))
     time.sleep(60)
 begin()
-for name in ("front.json", "metrics.jsonl"):
-    shutil.copy(template / name, out / name)
+shutil.copy(template / "metrics.jsonl", out / "metrics.jsonl")
+front = json.loads((template / "front.json").read_text())
+(out / "front.json").write_text(json.dumps({**front, "cost": options["cost"]}))
 shutil.rmtree(out / "checkpoint", ignore_errors=True)  # of a run that was killed
 """
 
@@ -71,7 +73,9 @@ class StandIns:
         self.folder, self.template = folder, template
         (folder / "stand_in.py").write_text(STAND_IN)
 
-    def command(self, options: dict[str, Any], out: Path, threads: int | None) -> list[str]:
+    def command(
+        self, options: dict[str, Any], out: Path, threads: int | None, processes: int = 1
+    ) -> list[str]:
         paths = [self.folder / "stand_in.py", self.template, self.folder, out]
         return [sys.executable, "-S", *map(str, paths), json.dumps(options)]
 
@@ -363,6 +367,103 @@ def test_the_command_of_a_training() -> None:
     ]
     assert training_command({"threads": 4}, Path("x"), 2)[6:] == ["--threads=4"]
     assert training_command({}, Path("x"), None)[6:] == []
+
+
+def test_several_processes_are_torchruns() -> None:
+    command = training_command({"steps": 3}, Path("x"), 2, processes=4)
+    assert command[:5] == [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=4",
+    ]
+    assert command[5:] == training_command({"steps": 3}, Path("x"), 2)[1:]
+
+
+def test_the_number_of_processes_stays(stand_ins: StandIns, out: Path) -> None:
+    compare(["slim"], [0], out=out, processes=2)
+    assert Plan.read(out).processes == 2
+    assert not compare(["slim"], [0, 1], out=out).failures
+    assert Plan.read(out).processes == 2
+    with pytest.raises(UserError, match=r"^processes: 1 given, the comparison has 2; leave it out"):
+        compare(out=out, processes=1)
+    with pytest.raises(UserError, match=r"^processes: "):
+        compare(out=out, processes=0)
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_methods_that_do_not_look_at_the_cost_are_trained_once(
+    stand_ins: StandIns, out: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """Their other costs are judged after the training has finished."""
+    judged = []
+
+    def again(options: dict[str, Any], source: Path, place: Path) -> list[str]:
+        assert (source / "front.json").exists()
+        judged.append((source.name, place.name))
+        return stand_ins.command(options, place, None)
+
+    monkeypatch.setattr(run, "rejudging_command", again)
+    compare(["slim", "joslim"], [0], ["memory", "macs"], out=out, at_once=at_once)
+    assert judged == [("resnet8-memory-slim-seed0", "resnet8-macs-slim-seed0")]
+    assert len(stand_ins.calls()) == 4
+    compare(["bignas"], [0], ["memory"], out=out)
+    compare(["bignas"], [0], ["macs", "params"], out=out)
+    assert {source for source, _ in judged[1:]} == {"resnet8-memory-bignas-seed0"}
+    assert len(judged) == 3
+
+
+def test_weights_that_failed_are_trained_for_each_cost(
+    stand_ins: StandIns, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "rejudging_command", lambda *_: pytest.fail("there are no weights"))
+    stand_ins.order("slim", "fail")
+    assert len(compare(["slim"], [0], ["macs", "memory"], out=out).failures) == 2
+
+
+def test_the_command_that_judges_again() -> None:
+    options = {"model": "a:b", "cost": "memory", "method": "slim", "threads": 2, "steps": 3}
+    command = rejudging_command(options, Path("s"), Path("o"))
+    assert command[1:4] == ["-m", "joslim", "rejudge"]
+    flags = ["--out=o", "--overwrite", "--model=a:b", "--cost=memory", "--threads=2"]
+    assert command[4:] == ["s", *flags]
+    assert "--model" not in " ".join(rejudging_command({**options, "model": "b"}, Path(), Path()))
+
+
+def test_one_training_for_two_costs(tmp_path: Path, tiny: dict[str, Any]) -> None:
+    options = {**tiny, "steps": 2}
+    joslim.compare(["slim"], [0], ["macs", "memory"], out=tmp_path, **options)
+    trained, judged = (
+        joslim.load(tmp_path / f"resnet8-{cost}-slim-seed0") for cost in ("macs", "memory")
+    )
+    assert judged.facts["weights_of"]["run"] == str(trained.path)
+    assert (trained.front.cost, judged.front.cost) == ("macs", "memory")
+    assert replace(judged.config, cost="macs") == trained.config
+
+
+def test_a_training_of_two_processes(tmp_path: Path, tiny: dict[str, Any]) -> None:
+    options = {**tiny, "steps": 2, "threads": 1}
+    (entry,) = joslim.compare(["slim"], [0], out=tmp_path, processes=2, **options).entries
+    assert entry.failure is None
+    assert entry.front is not None
+
+
+def test_what_torchrun_adds_to_a_log_does_not_hide_why(tmp_path: Path) -> None:
+    """As it was when two processes could not share a batch."""
+    log = tmp_path / "log"
+    why = "batch: 9 images cannot be shared out evenly over 2 processes; type 8 or 10"
+    torchrun = f"""joslim: {why}
+E1118 05:16:31.1 59 torch/distributed/elastic/multiprocessing/api.py:984] failed (exitcode: 2)
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+joslim FAILED
+------------------------------------------------------------
+  exitcode  : 2 (pid: 77)
+============================================================
+"""
+    log.write_text(torchrun)
+    assert last_line(log) == why
 
 
 def test_a_real_training(tmp_path: Path, tiny: dict[str, Any]) -> None:

@@ -39,11 +39,12 @@ def front_of(cost: str, shift: float, children: int = CHILDREN, tilt: float = 0.
 def made(tmp_path: Path) -> Made:
     """`made(method="slim", seed=1, shift=2)`: a finished run, by default of resnet20 on CIFAR-100.
 
-    Other keywords: visits (costs of the history), seconds, classes, done (the last step), front.
+    Other keywords: visits (costs of the history), start (how many of them are the initial design),
+    seconds, classes, done (the last step), front.
     """
 
     def make(name: str | None = None, **given: Any) -> Record:
-        own = {"shift": 0.0, "tilt": 0.0, "visits": (), "seconds": 10.0, "classes": 100}
+        own = {"shift": 0.0, "tilt": 0.0, "visits": (), "start": 0, "seconds": 10.0, "classes": 100}
         own |= {"done": 10**9, "identity": None, "front": None}
         facts = {key: given.pop(key, default) for key, default in own.items()}
         config = config_of(
@@ -72,9 +73,18 @@ def made(tmp_path: Path) -> Made:
         line = {"step": facts["done"], "seconds": facts["seconds"]}
         (folder / "metrics.jsonl").write_text(json.dumps(line) + "\n")
         lines = [{"cost": config.cost, "space": SPACE.to_json()}] + [
-            {"id": at, "step": 0, "widths": [20, 20, 20, 4 + at], "cost": cost}
+            # One child is proposed at the step of the initial design.
+            {
+                "id": at,
+                "step": max(0, at - facts["start"]),
+                "widths": [20, 20, 20, 4 + at],
+                "cost": cost,
+            }
             for at, cost in enumerate(facts["visits"])
         ]
+        if facts["start"]:
+            ids = [*range(facts["start"])]
+            lines.append({"step": 0, "ids": ids, "losses": [1.0 for _ in ids]})
         (folder / "history.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
         return read_record(folder)
 

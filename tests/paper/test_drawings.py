@@ -30,6 +30,7 @@ from joslim.paper.drawings import (
     published_lines,
     search_of,
     signed,
+    table_texts,
     title_of_row,
 )
 from joslim.paper.panels import Panel, panels_of
@@ -52,6 +53,24 @@ def test_runs_of_a_published_network_share_its_panel(made: Made) -> None:
     assert labels(first) == ["Slim", "Joslim", *published, "US-Nets, published"]
     assert labels(second) == labels(third) == published
     assert json.loads(json.dumps(numbers["published"]))["resnet18"]["slim"][0] == [339e6, 38.5]
+
+
+def test_the_table_has_the_budgets_of_the_paper(made: Made) -> None:
+    """Accuracies at 59 to 300 million: of children at 20, 30, ..., 100, which have 50 to 90 %."""
+    runs = [made("a", **IMAGENET), made("b", seed=1, shift=2, **IMAGENET)]
+    _, numbers = draw_table1(panels_of([*runs, made("c")]))
+    ours, _, theirs, other = numbers["tables"]
+    assert ours["macs"] == [m * 1e6 for m in TABLE_1["mobilenet_v2"]["macs"]]
+    assert ours["published"]["joslim"][0] == 61.5
+    assert ours["runs"]["joslim"]["mean"][:4] == pytest.approx([66, 81, 91, 91])
+    assert table_texts(ours)[:2] == [
+        ["MFLOPs", "Slim, published", "BigNAS, published", "Joslim, published", "Joslim"],
+        ["59", "61.4", "61.3", "61.5", "66.0 ± 1.4"],
+    ]
+    assert (theirs["title"], theirs["runs"]) == ("ResNet18, ImageNet", {})
+    assert table_texts(theirs)[-1] == ["1814", "69.6", "69.7", "70.0"]
+    assert table_texts(other)[0] == ["MFLOPs", "Joslim"]
+    assert table_texts(other)[2:4] == [["40", "60.0"], ["50", "65.0"]]
 
 
 def test_what_is_drawn_is_what_was_published(made: Made) -> None:
@@ -251,6 +270,28 @@ def test_histograms_count_all_visits(made: Made) -> None:
         "without bisection",
     ]
     assert figure.axes[1].get_ylim() == figure.axes[2].get_ylim()
+
+
+def test_histograms_leave_out_the_initial_design(made: Made) -> None:
+    """The first children are scored before the search proposes any."""
+    visits = [100e6, 20e6, 60e6, 21e6, 25e6]
+    runs = [made(searcher=name, visits=visits, start=3) for name in ("mobo-ts2", "mobo-rs")]
+    _, numbers = draw_bisection(panels_of(runs, search_of))
+    for histogram in numbers["histograms"].values():
+        assert histogram["percent"][:2] == [50, 50]
+    bignas = made(method="bignas", visits=visits, start=3)
+    _, numbers = draw_bisection(panels_of([bignas], search_of))
+    assert numbers["histograms"]["bignas"]["percent"][:2] == [50, 50]
+
+
+def test_the_initial_design_is_left_out_where_only_a_part_of_it_was_scored(made: Made) -> None:
+    visits = [100e6, 20e6, 60e6, 60e6, 60e6, 21e6, 25e6]
+    run = made(searcher="mobo-rs", visits=visits, start=5, samples=1)
+    assert run.history is not None
+    first = run.history.scorings[0][1]
+    del first[3], first[4]
+    _, numbers = draw_bisection(panels_of([run], search_of))
+    assert numbers["histograms"]["without bisection"]["percent"][:2] == [50, 50]
 
 
 def test_bins_look_equally_wide_however_wide_the_span(made: Made) -> None:

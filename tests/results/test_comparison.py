@@ -47,6 +47,8 @@ def test_a_row_for_each_method(runs: list[Path]) -> None:
         areas = [front.area() for front in fronts[method]]
         assert row["area"] == pytest.approx(statistics.mean(areas))
         assert row["area_deviation"] == pytest.approx(statistics.stdev(areas))
+        by_loss = [front.area("train_loss") for front in fronts[method]]
+        assert row["loss_area"] == pytest.approx(statistics.mean(by_loss))
         volumes = [front.hypervolume() for front in fronts[method]]
         assert row["hypervolume"] == pytest.approx(statistics.mean(volumes))
         assert (row["seeds"], row["missing"]) == ([0, 1, 2], [])
@@ -203,7 +205,7 @@ def test_files(runs: list[Path], tmp_path: Path) -> None:
 def test_single_children_have_no_area(make_run: Make, tmp_path: Path) -> None:
     runs = [make_run(tmp_path / str(seed), [40], method="single", seed=seed) for seed in (0, 1)]
     (row,) = read(runs).table()
-    assert row["area"] is None
+    assert row["area"] is row["loss_area"] is None
     assert row["errors"][-1]["error"] == 40
     # One poor seed among others counts: it must not make the mean look better.
     other = make_run(tmp_path / "other", [60, 40], method="single", seed=2)

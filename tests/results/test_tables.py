@@ -122,6 +122,8 @@ def row(method: str, **changed: Any) -> dict[str, Any]:
         "missing": [],
         "area": 12.345,
         "area_deviation": 0.678,
+        "loss_area": 0.5432,
+        "loss_area_deviation": 0.01,
         "against": against if method != "slim" else None,
         "errors": [place, {**place, "share": None, "budget": 59e6, "error": None}],
         "hypervolume": 0.51239,
@@ -153,6 +155,7 @@ def test_methods_side_by_side() -> None:
     assert cells(text, "  paired test") == ["-", "p = 0.021, n = 3"]
     assert cells(text, "at 25% of full 10.0M") == ["44.00 ± 0.50"] * 2
     assert cells(text, "at 59.0M") == ["-", "-"]
+    assert cells(text, "  by training loss") == ["0.543 ± 0.010"] * 2
     assert cells(text, "hypervolume") == ["0.512 ± 0.010"] * 2
     assert cells(text, "wall time") == ["90 s", "90 s"]
     assert cells(text, "  over slim") == ["-", "+13%"]
@@ -191,6 +194,8 @@ def test_nothing_is_known() -> None:
         area=None,
         area_deviation=None,
         against=None,
+        loss_area=None,
+        loss_area_deviation=None,
         hypervolume=None,
         hypervolume_deviation=None,
         seconds=None,

@@ -70,7 +70,7 @@ def children(net: SlimmableNet) -> list[Widths]:
 
 def test_a_score_is_the_loss_of_the_child_cut_out_on_batch_statistics() -> None:
     net, (x, y) = make(), batch()
-    found = score(net, children(net), (x, y), F.cross_entropy)
+    found = score(net, children(net), [(x, y)], F.cross_entropy)
     for child, loss in zip(children(net), found):
         alone = net._cut(child).eval()
         for module in alone.modules():
@@ -92,7 +92,7 @@ def test_scores_leave_no_trace() -> None:
     modes = [module.training for module in net.modules()]
     trained = [p.requires_grad for p in net.parameters()]
     torch_before, numpy_before = torch.get_rng_state(), np.random.get_state()[1].copy()
-    score(net, children(net), data, F.cross_entropy)
+    score(net, children(net), [data], F.cross_entropy)
     with net.at(net.space.smallest):
         mean_loss(net, [data], F.cross_entropy)
         error(net, [data])
@@ -115,7 +115,7 @@ def test_a_failing_criterion_leaves_no_trace_either() -> None:
     net, data = make(), batch()
     modes = [module.training for module in net.modules()]
     with pytest.raises(ZeroDivisionError):
-        score(net, children(net), data, lambda outputs, labels: 1 / 0)
+        score(net, children(net), [data], lambda outputs, labels: 1 / 0)
     assert [module.training for module in net.modules()] == modes
     assert net.active == net.space.full
     assert not any(module.__dict__.get("_slim_batch") for module in net.modules())
@@ -133,9 +133,9 @@ def test_scores_repeat_and_do_not_depend_on_their_company() -> None:
         return F.cross_entropy(outputs, labels)
 
     everyone = children(net)
-    together = score(net, everyone, data, criterion)
+    together = score(net, everyone, [data], criterion)
     assert all(torch.equal(labels, data[1]) for labels in seen)
-    one_by_one = [score(net, [child], data, criterion)[0] for child in reversed(everyone)]
+    one_by_one = [score(net, [child], [data], criterion)[0] for child in reversed(everyone)]
     assert together == one_by_one[::-1]
     assert len(set(together)) == len(everyone)
 
@@ -151,7 +151,7 @@ def test_a_loss_that_is_not_finite_comes_through() -> None:
         loss = F.cross_entropy(outputs, labels)
         return loss * math.nan if net.active == net.space.smallest else loss
 
-    found = score(net, children(net), data, criterion)
+    found = score(net, children(net), [data], criterion)
     assert math.isnan(found[1])
     assert all(math.isfinite(loss) for loss in [found[0], *found[2:]])
 
@@ -200,8 +200,9 @@ def test_no_batches_are_refused() -> None:
 
 @pytest.mark.parametrize("wrong_batch", [torch.zeros(4, 2, 6, 6), [torch.zeros(4, 2, 6, 6)], {}])
 def test_a_batch_without_labels_is_refused(wrong_batch: object) -> None:
+    net = make()
     with pytest.raises(UserError, match=r"batches: .* \(inputs, labels\) needed"):
-        score(make(), [], wrong_batch, F.cross_entropy)
+        score(net, [net.space.full], [wrong_batch], F.cross_entropy)
 
 
 def test_wrong_samples() -> None:
@@ -211,7 +212,7 @@ def test_wrong_samples() -> None:
 
 def test_wrong_samples_by_logits() -> None:
     scores, labels = torch.eye(2), torch.tensor([0, 0])
-    for outputs in ({"logits": scores}, SimpleNamespace(logits=scores)):
+    for outputs in ({"logits": scores}, SimpleNamespace(logits=scores), {"out": scores, "aux": 0}):
         assert wrong(outputs, labels).tolist() == [False, True]
     for outputs, given in (({"boxes": scores}, labels), (scores, [0, 0])):
         with pytest.raises(UserError, match=r"^metric: .* give front\(metric=...\)"):

@@ -16,7 +16,9 @@ import joslim
 from joslim import Data, UserError, Widths
 from joslim.search.mobo import RandomScalarized
 from joslim.search.targeted import Targeted
+from joslim.slimmable import batch_statistics
 from joslim.training.evaluate import KEPT_BATCHES
+from joslim.training.exploring import FROZEN_IMAGES
 
 from .small import make, slimming_of, train
 
@@ -110,3 +112,39 @@ def test_a_dataset_is_no_sequence_of_batches(digits: Data, field: str) -> None:
     )
     with pytest.raises(UserError, match=words):
         joslim.explore(make(), criterion=F.cross_entropy, children=2, **options)
+
+
+def test_a_search_on_frozen_weights_scores_on_many_images(digits: Data) -> None:
+    """The losses are means over 1,024 images, and rank children better than one batch does."""
+    slimming = slimming_of(
+        digits, method="bignas", total_steps=20, every=1, scoring=digits.sweep("train", 128)
+    )
+    train(slimming, digits, 20)
+    slimming.method.finish(slimming)
+    found = slimming.history.scored().losses
+    plain = [digits.plain("train", np.arange(i, i + 128)) for i in range(0, 1280, 128)]
+    rows = []
+    with batch_statistics(slimming.net.eval()), torch.no_grad():
+        for visit in slimming.history.visits:
+            with slimming.net.at(visit.widths):
+                rows.append([F.cross_entropy(slimming.net(x), y).item() for x, y in plain])
+    losses = np.array(rows)
+    assert losses.shape == (40, 10)
+    assert found == pytest.approx(losses[:, : FROZEN_IMAGES // 128].mean(axis=1), rel=1e-5)
+
+    def noise(some: np.ndarray) -> float:
+        """Deviation of the losses from those on all images, but for a constant."""
+        return float(np.std(some - losses.mean(axis=1)))
+
+    assert noise(found) < noise(losses[:, 0]) / 3
+
+
+def test_frozen_losses_are_measured_again_after_a_step(digits: Data) -> None:
+    slimming = slimming_of(digits, method="slim")
+    train(slimming, digits, 1)
+    child = [slimming.space.smallest]
+    first = slimming.score(child)
+    assert slimming.score(child * 2) == first * 2
+    assert slimming.scoring_passes == 2, "one child on two batches"
+    train(slimming, digits, 1)
+    assert slimming.score(child) != first

@@ -194,7 +194,7 @@ def _front_json(record: Record) -> Json | None:
         "span": span,
         "dims": [{"name": d.name, "full": d.full, "layers": list(d.layers)} for d in dims],
         "children": children,
-        "area": {name: front.area(name) for name in known} if front else {},
+        "area": {name: front.area(name) for name in [*known, "train_loss"]} if front else {},
         "hypervolume": {name: front.hypervolume(name) for name in known} if front else {},
         "judged": front is not None,
         "classes": _class_names(record),
@@ -230,6 +230,9 @@ def _facts_json(record: Record) -> dict[str, str]:
     if isinstance(classes, list):
         names = ", ".join(map(cell_text, classes[:MOST_CLASSES]))
         facts["classes"] = cell_text(f"{len(classes)}: {names}")
+    if isinstance(source := record.facts.get("weights_of"), dict):
+        run, cost = (cell_text(source.get(name)) for name in ("run", "cost"))
+        facts["weights"] = f"those of {run}, trained with cost {cost}; judged again"
     facts["joslim"] = cell_text(record.facts.get("joslim"))
     return {name: text for name, text in facts.items() if text}
 
@@ -260,6 +263,7 @@ def _group_json(group: Group, board: Board, records: Sequence[Record]) -> Json:
         "seeds": [cell_text(record.config.get("seed", "")) for record in runs],
         "band": curves,
         "area": _spread_json([f.area(measure) if judged else None for f in fronts]),
+        "loss_area": _spread_json([front.area("train_loss") for front in fronts]),
         "hypervolume": _spread_json([f.hypervolume(measure) if judged else None for f in fronts]),
         "children": _spread_json([len(front) for front in fronts]),
         "seconds": _spread_json([times.seconds if (times := r.times) else None for r in runs]),

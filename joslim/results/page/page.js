@@ -83,7 +83,11 @@ function figuresOf({ front, visits }) {
     ...(front.area[best] === undefined
       ? []
       : [
-          ["area under the curve", `${fixed(front.area[best], 2)} %`, "lower is better"],
+          [
+            "area under the curve",
+            `${fixed(front.area[best], 2)} %`,
+            `lower is better; training loss: ${fixed(front.area.train_loss, 3)}`,
+          ],
           ["hypervolume", fixed(front.hypervolume[best], 4), "higher is better"],
         ]),
   ];

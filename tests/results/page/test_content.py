@@ -47,6 +47,8 @@ def test_seeds_of_one_run_are_a_band(make_run: MakeRun, tmp_path: Path) -> None:
     assert (group["name"], group["runs"], group["seeds"]) == ("joslim", [0, 1, 2], ["0", "1", "2"])
     areas = [front.area() or 0.0 for front in fronts]
     assert group["area"] == pytest.approx([np.mean(areas), np.std(areas, ddof=1)])
+    by_loss = [front.area("train_loss") for front in fronts]
+    assert group["loss_area"] == pytest.approx([np.mean(by_loss), np.std(by_loss, ddof=1)])
     assert group["children"] == [40, 0]
     band = group["band"]
     assert band["budgets"][0] == max(front[0].costs["macs"] for front in fronts)
@@ -155,7 +157,9 @@ def test_a_finished_run(finished: Run) -> None:
     assert (told["key"], told["span"], told["judged"]) == ("macs", list(front.span), True)
     assert told["costs"] == list(front.costs)
     assert told["measures"] == ["test_error", "val_error", "train_loss"]
-    assert told["area"] == {name: front.area(name) for name in ("test_error", "val_error")}
+    assert told["area"] == {
+        name: front.area(name) for name in ("test_error", "val_error", "train_loss")
+    }
     assert told["hypervolume"]["test_error"] == front.hypervolume()
     for child, point in zip(told["children"], front, strict=True):
         assert child["counts"] == list(point.widths.counts)
