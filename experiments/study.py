@@ -138,9 +138,6 @@ def folder_of(name: str, seed: int, out: Path) -> Path:
 def train(name: str, seed: int, out: Path) -> None:
     """Train a row, or continue its training."""
     settings, folder = dict(ROWS[name]), folder_of(name, seed, out)
-    if source := settings.get("weights_of"):
-        train(source, seed, out)
-        raise NotImplementedError
     if "device_file" in settings:
         settings["device_file"] = str(RESULTS / settings["device_file"])
     if settings["data"] == TWENTY:
@@ -148,7 +145,15 @@ def train(name: str, seed: int, out: Path) -> None:
     elif settings["data"].startswith("folder:"):  # where the other data lie too
         place = Path(os.environ.get(ROOT_VARIABLE, ".")) / settings["data"].removeprefix("folder:")
         settings["data"] = f"folder:{place}"
-    joslim.train(**settings, seed=seed, out=folder, resume=True)
+    if source := settings.get("weights_of"):  # judge the same weights again
+        train(source, seed, out)
+        weights = folder_of(source, seed, out)
+        data, device_file = settings["data"], settings.get("device_file")
+        joslim.rejudge(
+            weights, settings["cost"], folder, data=data, device_file=device_file, overwrite=True
+        )
+    else:
+        joslim.train(**settings, seed=seed, out=folder, resume=True)
 
 
 def twenty_classes(size: int) -> joslim.Data:

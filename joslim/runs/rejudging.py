@@ -41,6 +41,7 @@ def rejudge(
     *,
     overwrite: bool = False,
     model: str | None = None,
+    data: Any = None,
     watch: Watcher = lambda progress: None,
     **where: Any,
 ) -> Run:
@@ -56,9 +57,10 @@ def rejudge(
         out: Folder of the new run; by default that of the run with the name of the cost.
         overwrite: Replace a run that is in the folder already.
         model: The network of the run as "package.module:function", if it is your own.
+        data: The data of the run, if they were moved, or if they were not given by name.
         watch: A function that is called with the progress of judging.
         where: Settings in place of those of the run that change no result, such as device, threads
-            and data_root; device_file for the cost latency; data, if they were moved.
+            and data_root; device_file for the cost latency.
 
     Returns:
         The new run. Its config.json names the run that its weights come from.
@@ -80,7 +82,7 @@ def rejudge(
     if target.path.resolve() == source.path.resolve():
         raise UserError(f"out: {str(target.path)!r} is the run itself; type another folder")
     target.check(overwrite)
-    trainer = _with_weights(trained, cost, where)
+    trainer = _with_weights(trained, cost, data, where)
     with target.locked(), stopping() as stop:
         target.prepare()
         try:
@@ -126,10 +128,12 @@ def _trained_without_cost(source: RunFolder, model: str | None) -> Run:
     return run
 
 
-def _with_weights(run: Run, cost: Any, where: Mapping[str, Any]) -> Trainer:
+def _with_weights(run: Run, cost: Any, data: Any, where: Mapping[str, Any]) -> Trainer:
     """Set up the run with another cost, and with its weights after the last step."""
     config = run.config.to_json()
-    named = {"cost": cost} if isinstance(cost, str) else {}
+    both = {"cost": cost, **({} if data is None else {"data": data})}
+    named = {key: value for key, value in both.items() if isinstance(value, str)}
+    objects = {key: value for key, value in both.items() if key not in named}
     root = config["data_root"]
     own = {
         "data": run.data_name,
@@ -140,7 +144,7 @@ def _with_weights(run: Run, cost: Any, where: Mapping[str, Any]) -> Trainer:
     }
     given = {key: value for key, value in where.items() if value is not None}
     settings = config_of({**config, **own, **named, **given})
-    trainer = set_up(settings, **({} if named else {"cost": cost}))
+    trainer = set_up(settings, **objects)
     known = run.facts["data"]["identity"]
     if trainer.data.identity != known:
         raise UserError(f"data: {trainer.data.identity!r} is not what the run was trained on")
