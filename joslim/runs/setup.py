@@ -41,6 +41,7 @@ from joslim.models import MODELS
 from joslim.results.run_files import steps_in
 from joslim.runs.config import SEARCH_OPTIONS, Config, Resolved
 from joslim.runs.recipes import RECIPES, check_data, rate_for
+from joslim.search.initial_design import start_size
 from joslim.slimmable import SlimmableNet, norms_together, slim, sort_channels
 from joslim.slimmable.running import tensors_in
 from joslim.space import Widths, WidthSpace
@@ -331,6 +332,8 @@ def resolve(config: Config, data: Data, net: SlimmableNet) -> Resolved:
         searcher = choose_searcher(values["searcher"], name, preset, search_options(config))
         for option in SEARCH_OPTIONS:  # some searchers have only some of them
             values[option] = getattr(searcher, option, None)
+        if hasattr(searcher, "start"):
+            fill("start", start_size(net.space))
     return Resolved(**values)
 
 

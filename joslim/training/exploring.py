@@ -91,9 +91,12 @@ class ChildSearch:
             children: Children of the network.
         """
         batch = self.scoring[self.round % len(self.scoring)]
-        self.scoring_passes += len(children)
+        once = [*dict.fromkeys(children)]
+        self.scoring_passes += len(once)
         with timed(self.seconds, "scoring"):
-            return gathered(score(self.net, shared_out(children), batch, self._criterion()))
+            losses = gathered(score(self.net, shared_out(once), batch, self._criterion()))
+        known = dict(zip(once, losses))
+        return [known[child] for child in children]
 
     def visit_start(self, count: int | None = None) -> None:
         """Visit the initial design: the full and the smallest child, and some that fill the space.

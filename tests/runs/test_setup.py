@@ -52,6 +52,7 @@ def test_steps_and_epochs(options: dict[str, Any], steps: int) -> None:
 
 
 # Settings that may be None in a resolved configuration, and what that means.
+OF_MOBO = ("bisections", "optimistic", "ard", "rho")
 CAN_BE_OFF = {
     "init": "random weights",
     "device_file": "no latencies of another device",
@@ -74,13 +75,13 @@ CAN_BE_OFF = {
 @pytest.mark.parametrize(
     ("options", "off"),
     [
-        ({}, {"widths", "bisections"}),
+        ({}, {"widths", *OF_MOBO}),
         ({"preset": "paper"}, {"widths", "log_share"}),
         ({"searcher": "random"}, {"widths", *SEARCH_OPTIONS}),
-        ({"method": "ofa"}, {"widths", "bisections"}),
+        ({"method": "ofa"}, {"widths", *OF_MOBO}),
         ({"method": "slim"}, {"widths", "searcher", *SEARCH_OPTIONS}),
         ({"method": "single"}, {"searcher", *SEARCH_OPTIONS}),
-        ({"epochs": 0.01, "steps": None}, {"widths", "bisections"}),
+        ({"epochs": 0.01, "steps": None}, {"widths", *OF_MOBO}),
     ],
 )
 def test_a_run_records_a_value_for_every_setting_that_is_not_off(
