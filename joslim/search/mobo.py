@@ -221,11 +221,14 @@ class _Problem:
         """[n, knobs] points of the unit cube -> [n]."""
         # Optimistic: the lower bound. Uncertainty then attracts, else it repels.
         deviations = (-1 if self.options.optimistic else 1) * float(np.sqrt(self.options.beta))
-        bounds = []
-        for process, (middle, deviation) in zip((self.loss, self.cost), self.scales):
+
+        def standardised(process: Surrogate, middle: float, deviation: float) -> Tensor:
             mean, sigma = process.moments(x)
-            bounds.append((mean + deviations * sigma - middle) / deviation + REFERENCE)
-        return scalarize(weight, *bounds, self.options.rho)
+            return (mean + deviations * sigma - middle) / deviation + REFERENCE
+
+        loss = standardised(self.loss, *self.scales[0])
+        cost = standardised(self.cost, *self.scales[1])
+        return scalarize(weight, loss, cost, self.options.rho)
 
 
 def fit_process(
@@ -323,7 +326,7 @@ def minimise(
     return best[0].clamp(0.0, 1.0).numpy()
 
 
-def limited(iterations: int | None) -> dict[str, int]:
+def limited(iterations: int | None) -> dict[str, Any]:
     """Return the options of BoTorch's optimizers that limit their steps, if there is a limit."""
     return {} if iterations is None else {"maxiter": iterations}
 
