@@ -119,7 +119,10 @@ def test_a_batch_of_one_image_and_a_single_image() -> None:
 
 def test_dropout_is_that_of_the_setting() -> None:
     def layers(**options: Any) -> list[float]:
-        net = job_of(model="mobilenet_v2", size=32, channels=3, **options).net
+        linear = nn.Linear(64, 8), nn.Dropout(0.2), nn.Linear(8, 10)
+        model = nn.Sequential(nn.Flatten(), *linear)
+        config = config_of({"steps": 4, "batch": 8, "channels": 1, **options})
+        net = set_up(config, model=model).net
         return [m.p for m in net.modules() if isinstance(m, nn.Dropout)]
 
     assert (layers(), layers(dropout=0), layers(dropout=0.5)) == ([0.2], [0.0], [0.5])
