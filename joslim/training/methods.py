@@ -20,7 +20,6 @@ from joslim.search import searcher as make_searcher
 from joslim.search.history import ALL
 from joslim.search.initial_design import start_size
 from joslim.space import Widths, WidthSpace
-from joslim.training.settings import SEARCH_FIELDS, checked
 
 # Slim is judged at this many widths, spread evenly over the cost axis (appendix of the paper).
 SLIM_CHILDREN = 40
@@ -279,8 +278,4 @@ def choose_searcher(
     default, _ = preset.searchers.get(method, ("random", {}))
     name = default if wanted is None else wanted
     own_options = dict(preset.searchers.values()).get(name, {})
-    given = {
-        option: checked(SEARCH_FIELDS[option], value) if option in SEARCH_FIELDS else value
-        for option, value in options.items()
-    }
-    return make_searcher(name, **{**own_options, **given})
+    return make_searcher(name, **{**own_options, **options})

@@ -218,6 +218,14 @@ def sandwich_of(preset: str, given: Mapping[str, Any]) -> Sandwich:
 SEARCH_FIELDS = {item.name: item for item in fields(Search)}
 
 
+def search_options_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Check the options of a searcher that are settings; the searcher knows the others."""
+    return {
+        name: checked(SEARCH_FIELDS[name], value) if name in SEARCH_OPTIONS else value
+        for name, value in given.items()
+    }
+
+
 def checked(item: Any, value: Any) -> Any:
     """Return the value as the type of its field, or raise one line that says what is allowed."""
     kind, optional = kind_of(item)
