@@ -35,6 +35,8 @@ def report(
 ) -> None:
     """Write a web page about one run, or about several side by side."""
     from joslim.comparing.plan import is_comparison, run_folders
+    from joslim.results.record import targets_of
+    from joslim.results.run_files import last_metrics
     from joslim.runs import report as reporting
     from joslim.units import format_size
 
@@ -44,5 +46,9 @@ def report(
     write = partial(reporting.watch, tell=typer.echo) if watch else timed
     if out is None and len(runs) == 1 and is_comparison(runs[0]):
         out = runs[0] / reporting.PAGE
-    target = write(run_folders(runs), out, overwrite=overwrite)
+    folders = run_folders(runs)
+    target = write(folders, out, overwrite=overwrite)
+    for folder in folders:
+        if targets := targets_of(last_metrics(folder)):
+            typer.echo(f"{folder}: {targets.words}")
     typer.echo(f"{target}: {format_size('memory', target.stat().st_size)}")

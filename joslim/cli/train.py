@@ -67,7 +67,8 @@ def annotation(field: Field[Any], has_defaults: bool) -> Any:
     default = DEFAULTS[field.name]
     shown = "" if default is None or kind is bool or not has_defaults else f" [{default}]"
     name = field.name.replace("_", "-")
-    flag = f"--{name}/--no-{name}" if default is True else f"--{name}"
+    two_ways = kind is bool and default is not False
+    flag = f"--{name}/--no-{name}" if two_ways else f"--{name}"
     options: dict[str, Any] = {
         "help": field.metadata["help"] + shown,
         "rich_help_panel": TITLES[field.name],

@@ -39,7 +39,9 @@ PCA_AXES = (
     (-0.5836, -0.6948, 0.4203),
 )
 
-FLIP_AND_COLOUR_UNIFORMS = 8
+FLIP_AND_COLOUR_UNIFORMS = 9
+# The orders in which brightness, contrast and saturation can be changed.
+ORDERS = np.array([*itertools.permutations(range(3))])
 
 
 # Random numbers
@@ -143,7 +145,7 @@ def flip_and_colour(
 ) -> Tensor:
     """Mirror half of the images, jitter their colours, add PCA lighting, and normalise them.
 
-    images [n, c, h, w] of bytes or 16 bits, uniforms [n, 8]; the result is float32. Images with
+    images [n, c, h, w] of bytes or 16 bits, uniforms [n, 9]; the result is float32. Images with
     other numbers of channels than 1 and 3 need not be colours, and are only mirrored. Values are
     not clipped to [0, 1], and therefore brightness, contrast and saturation commute (saturation
     keeps the grey value of a pixel, brightness scales the mean as it scales the pixel). They need
@@ -169,6 +171,55 @@ def flip_and_colour(
 
     pixels = mirrored.float()
     return pixels.add_(luma(pixels) * blend).mul_(scale).add_(offset)
+
+
+def flip_and_clip_colour(
+    images: Tensor,
+    uniforms: Uniforms,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    jitter: float = 0.4,
+    lighting: float = 0.1,
+) -> Tensor:
+    """Do the same as `flip_and_colour` in integers, as the public code of US-Nets does with PIL.
+
+    Brightness, contrast and saturation are changed in a random order, and every change is clipped
+    and rounded down to integers, so that bright and dark areas lose their details. The lighting is
+    added to these integers with the strength that others use for pixels from 0 to 1: it changes a
+    byte by 1 at most.
+    """
+    if images.shape[1] not in (1, 3):
+        return flip_and_colour(images, uniforms, mean, std)
+    white = largest(images)
+    mirrored = torch.where(_per_image(uniforms[:, 0] < 0.5, images), images.flip(3), images)
+    pixels = mirrored.float()
+    orders = ORDERS[(uniforms[:, 8] * len(ORDERS)).astype(np.int64)]
+    for turn in range(3):
+        for change in range(3):
+            rows = np.flatnonzero(orders[:, turn] == change)
+            place = torch.from_numpy(rows).to(images.device)
+            some = pixels[place]
+            # The image is moved towards black, its mean grey, or its own grey; or away from it.
+            towards = torch.zeros(())
+            if change:
+                towards = rounded_luma(some)
+            if change == 1:
+                sums = towards.sum((2, 3), dtype=torch.int64, keepdim=True)
+                count = some.shape[2] * some.shape[3]
+                towards = (2 * sums + count) // (2 * count)  # the rounded mean
+            towards = towards.float().to(images.device)
+            factor = _per_image(1 - jitter + 2 * jitter * uniforms[rows, 1 + change], images)
+            pixels[place] = (towards + factor * (some - towards)).clamp_(0, white).floor_()
+    pixels += pca_lighting(uniforms[:, 4:8], lighting, images)
+    return normalise(pixels.clamp_(0, white).floor_().to(images.dtype), mean, std)
+
+
+def rounded_luma(pixels: Tensor) -> Tensor:
+    """Return the grey of whole numbers as PIL rounds it: [n, c, h, w] -> [n, 1, h, w]."""
+    if pixels.shape[1] == 1:
+        return pixels.long()
+    red, green, blue = pixels.long().split(1, dim=1)
+    return (red * 19595 + green * 38470 + blue * 7471 + 32768) >> 16
 
 
 def largest(pixels: Tensor) -> int:

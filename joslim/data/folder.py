@@ -37,6 +37,7 @@ from joslim.data.augment import (
     LUMA,
     Integers,
     Step,
+    flip_and_clip_colour,
     flip_and_colour,
     largest,
     normalise,
@@ -98,10 +99,12 @@ def load(path: str, options: Options) -> Data:
 class FolderData(Data):
     """A folder of images. `scale` is the least share of the area that a random crop keeps.
 
+    `clip_colours` says how colours are jittered: by `flip_and_clip_colour`.
     `deep` says that the images have 16 bits: those of the data set follow its first image.
     """
 
     scale: float = DEFAULT_SCALE
+    clip_colours: bool = False
 
     def __init__(self, folder: Path, options: Options) -> None:
         if not folder.is_dir():
@@ -166,7 +169,8 @@ class FolderData(Data):
         decoder = _Decoder(self.files["train"], self.shape, self.deep, seed, self.scale)
         for step, pixels in self._decode_ahead(decoder, schedule):
             drawn = uniforms(seed, "colour", *step, FLIP_AND_COLOUR_UNIFORMS)
-            x = flip_and_colour(pixels.to(self.device), drawn, self.mean, self.std)
+            augment = flip_and_clip_colour if self.clip_colours else flip_and_colour
+            x = augment(pixels.to(self.device), drawn, self.mean, self.std)
             yield x, torch.from_numpy(labels[step.indices]).to(self.device)
 
     def _normalised(self, split: str, step: Step, pixels: Tensor) -> Batch:

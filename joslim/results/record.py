@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -169,6 +169,11 @@ class Record:
     def validation(self) -> Validation | None:
         """Validation errors over the steps, if they were measured (--val-every)."""
         return validation_of(self._metrics)
+
+    @property
+    def targets(self) -> Targets | None:
+        """How the target costs of the search were met, if it bisects (searcher mobo-ts2)."""
+        return targets_of(self._metrics[-1]) if self._metrics else None
 
     @property
     def times(self) -> Times | None:
@@ -335,6 +340,31 @@ class Times:
     step_seconds: float | None
     parts: dict[str, float]
     pace: list[list[float]]
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Target costs of a search: how many it had, missed, and how many bisections they took."""
+
+    targets: int
+    missed: int
+    bisections: int
+
+    @property
+    def words(self) -> str:
+        """`3.1 bisections for a target on average, 2 of 60 targets missed`"""
+        mean = self.bisections / self.targets
+        missed = f"{self.missed:,} of {self.targets:,} targets missed"
+        return f"{mean:.1f} bisections for a target on average, {missed}"
+
+
+def targets_of(line: Line) -> Targets | None:
+    """Read the counts in a line of metrics.jsonl; None if the search has none."""
+    if line.get("targets") is None:
+        return None
+    names = [item.name for item in fields(Targets)]
+    counts = {n: json_count(line.get(n), f"{METRICS}.{n}", 0, MOST_STEPS) for n in names}
+    return Targets(**counts) if counts["targets"] else None
 
 
 def _lines_of_steps(metrics: Sequence[Line]) -> list[Line]:

@@ -64,6 +64,12 @@ class Network(Settings):
     low: float | None = setting(
         None, "Smallest width multiplier. By default the network decides.", above=0, most=1
     )
+    dropout: float | None = setting(
+        None,
+        "Probability of all dropout layers of the network. By default each keeps its own.",
+        least=0,
+        most=0.99,
+    )
     widths: str | None = setting(
         None, "Widths of method single: one multiplier, or one for each knob, such as 1,0.5."
     )
@@ -90,6 +96,11 @@ class Images(Settings):
         "Smallest share of an image that a random crop keeps (data in folders).",
         above=0,
         most=1,
+    )
+    clip_colours: bool = setting(
+        False,
+        "Jitter colours in whole bytes, clip every change, and hardly change the lighting, as the "
+        "code of US-Nets does (data in folders).",
     )
     val: float = setting(
         0.1,

@@ -135,6 +135,7 @@ class MetricsLog:
         return {
             "passes": slimming.passes,
             "scoring_passes": slimming.scoring_passes,
+            **slimming.searcher.counts(),
             "seconds": round(time.perf_counter() - self.started, 3),
             "parts": {part: round(seconds, 3) for part, seconds in slimming.seconds.items()},
         }

@@ -53,10 +53,12 @@ RECIPES["imagenet-resnet18"] = {**RECIPES["imagenet"], "epochs": 100.0, "warmup"
 PAPER = "paper/"
 # No images are kept for validation: the paper leaves no choices to make. Weight decay exempts some
 # parameters as in US-Nets, whose recipe the paper follows.
-TO_THE_LETTER = {"preset": "paper", "samples": 2, "val": 0.0, "decay_on": "weights"}
+OF_THE_PAPER = {"preset": "paper", "samples": 2, "val": 0.0, "decay_on": "weights"}
 # K: with 2 samples a round, 1000 children are visited in a whole training.
 CIFAR_EVERY = 313
 IMAGENET = "folder:imagenet"
+# The colours of the code of US-Nets, which the paper follows, and no dropout, which it has not.
+AS_US_NETS = {"clip_colours": True, "dropout": 0.0}
 # Images are decoded by other processes, whose number changes no result.
 DECODING = {"data": IMAGENET, "workers": 8}
 
@@ -67,7 +69,7 @@ for _data, _models in (("cifar10", DEPTHS), ("cifar100", (*DEPTHS, *WIDER))):
     for _model in _models:
         RECIPES[f"{PAPER}{_data}-{_model.replace('_', '-')}"] = {
             **RECIPES["cifar"],
-            **TO_THE_LETTER,
+            **OF_THE_PAPER,
             "model": _model,
             "data": _data,
             "low": 0.316,
@@ -81,8 +83,9 @@ for _name, _model, _settings in (
 ):
     RECIPES[f"{PAPER}imagenet-{_name}"] = {
         **_settings,
-        **TO_THE_LETTER,
+        **OF_THE_PAPER,
         **DECODING,
+        **AS_US_NETS,
         "model": _model,
         "low": 0.42,
     }

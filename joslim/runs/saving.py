@@ -15,7 +15,7 @@ from joslim.files import disk_errors, shown, write_tensors
 from joslim.front import Front
 from joslim.models import MODELS
 from joslim.results.record import Record, showable
-from joslim.results.run_files import FINISHED, HISTORY, TRAINING, RunStatus
+from joslim.results.run_files import FINISHED, HISTORY, METRICS, TRAINING, RunStatus
 from joslim.runs import checkpoint
 from joslim.runs.folder import SAMPLES, RunFolder, sample_names
 from joslim.runs.logs import HistoryLog, header_of, lines_since
@@ -206,6 +206,9 @@ def record_of(slimming: Slimming) -> Record:
     facts = {"cost": slimming.cost.name, "data": data, "network": network}
     config = settings_of(slimming.net, slimming)
     status = RunStatus(FINISHED if front else TRAINING, slimming.steps, slimming.total_steps)
-    logs = {HISTORY: [header_of(slimming.history), *lines_since(slimming.history)]}
+    logs = {
+        HISTORY: [header_of(slimming.history), *lines_since(slimming.history)],
+        METRICS: [{"step": slimming.steps, "phase": "search", **slimming.searcher.counts()}],
+    }
     name = name_of_own(slimming.net).strip("<>")
     return showable(Record(Path("RUN"), name, facts, config, status, front, logs=logs))

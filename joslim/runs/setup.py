@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parallel import DistributedDataParallel
 
 from joslim.costs import Cost
@@ -41,6 +42,7 @@ from joslim.models import MODELS
 from joslim.results.run_files import steps_in
 from joslim.runs.config import SEARCH_OPTIONS, Config, Resolved
 from joslim.runs.recipes import RECIPES, check_data, rate_for
+from joslim.search.initial_design import start_size
 from joslim.slimmable import SlimmableNet, norms_together, slim, sort_channels
 from joslim.slimmable.running import tensors_in
 from joslim.space import Widths, WidthSpace
@@ -258,11 +260,13 @@ def set_up(
             "model: runs compute in torch.float32, and this is torch.float64; type "
             "torch.set_default_dtype(torch.float32), and model.float() for a module"
         )
+    if config.dropout is not None:
+        set_dropout(network, config.dropout)
     net, fresh = make_net(network, images.shape, config.low, weights)
     settings = resolve(config, images, net)
     if isinstance(images, FolderData):
         assert settings.crop_scale is not None
-        images.scale = settings.crop_scale
+        images.scale, images.clip_colours = settings.crop_scale, settings.clip_colours
     net.to(device)
     check_outputs(net, images)
     if settings.channels_last:
@@ -337,6 +341,8 @@ def resolve(config: Config, data: Data, net: SlimmableNet) -> Resolved:
         searcher = choose_searcher(values["searcher"], name, preset, search_options(config))
         for option in SEARCH_OPTIONS:  # some searchers have only some of them
             values[option] = getattr(searcher, option, None)
+        if hasattr(searcher, "start"):
+            fill("start", start_size(net.space))
     return Resolved(**values)
 
 
@@ -579,6 +585,15 @@ def load_model(
         kind = type(model).__name__
         raise UserError(f"model: {name}() returned {kind}, a torch.nn.Module is needed")
     return model
+
+
+def set_dropout(model: nn.Module, probability: float) -> None:
+    """Give all dropout layers this probability; 0 is that of a network without such layers."""
+    layers = [module for module in model.modules() if isinstance(module, _DropoutNd)]
+    if probability > 0 and not layers:
+        raise UserError(f"dropout: {probability:g} given, the network has no dropout; leave it out")
+    for layer in layers:
+        layer.p = probability
 
 
 def load_blank(name: str, num_classes: int | None, in_channels: int | None) -> nn.Module:

@@ -70,7 +70,7 @@ def searcher(name: str, **options: Any) -> Searcher:
     for option in options:
         takers = [other for other, kind in SEARCHERS.items() if option in _options(kind)]
         if name not in takers:
-            instead = f", or type --searcher {takers[0]}" if takers else ""
+            instead = f", or type --searcher {' or '.join(takers)}" if takers else ""
             raise UserError(f"{option}: searcher {name} has none; leave it out{instead}")
     return SEARCHERS[name](**options)
 

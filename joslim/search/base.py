@@ -38,6 +38,10 @@ class Searcher(ABC):
             rng: Source of randomness.
         """
 
+    def counts(self) -> dict[str, int]:
+        """Return numbers about the search so far, which are logged; nothing depends on them."""
+        return {}
+
     def state_dict(self) -> dict[str, Any]:
         """Return what the searcher remembers between calls, as JSON."""
         return {}

@@ -104,16 +104,19 @@ class History:
     def __contains__(self, widths: Widths) -> bool:
         return widths in self._ids
 
-    def visit(self, widths: Widths, step: int) -> int:
+    def visit(self, widths: Widths, step: int, again: bool = False) -> int:
         """Add a child, unless it is there already, and return its id.
 
         Args:
             widths: The child.
             step: The present step of the training.
+            again: Add a further entry for a child that is there already.
         """
-        if widths not in self._ids:
+        if again or widths not in self._ids:
             self.visits.append(Visit(widths, self.cost(widths), step))  # a cost may raise
-            self._ids[widths] = len(self.visits) - 1
+            new = len(self.visits) - 1
+            self._ids.setdefault(widths, new)
+            return new
         return self._ids[widths]
 
     def record(self, losses: Mapping[int, float], step: int) -> None:
@@ -192,7 +195,9 @@ class History:
             Visit(child, _checked_number(cost), _checked_number(step))
             for child, (_, cost, step) in zip(children, state["visits"])
         ]
-        self._ids = {visit.widths: child for child, visit in enumerate(self.visits)}
+        self._ids = {}
+        for child, visit in enumerate(self.visits):
+            self._ids.setdefault(visit.widths, child)
         self.scorings, self._latest, self._tried = [], {}, {}
         self._estimates = Estimates()
         for step, ids, losses in state["scorings"]:

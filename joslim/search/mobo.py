@@ -1,8 +1,12 @@
-"""MOBO-TS2 and MOBO-RS: the searches of the paper, to the letter (Algorithm 2).
+"""MOBO-TS2 and MOBO-RS: the searches of the paper (Algorithm 2).
 
 Two Gaussian processes, one of the loss and one of the cost, each give a confidence bound. A weight
 lambda turns both bounds into one number, gradient descent finds the child that minimises it, and
 lambda is bisected until the child has the target cost (MOBO-TS2), or drawn at random (MOBO-RS).
+
+The paper leaves some choices open: the scale of the scalarization, the effort of the minimisation,
+the first children. They are those of its public code (github.com/cmu-enyac/Joslim) as far as it has
+them; docs/reproduce-the-paper.md lists them.
 
 Symbols: lambda is the `weight` of the cost and 1 - lambda that of the loss; epsilon and beta are
 those of the paper; rho weighs the sum in the augmented Tchebyshev scalarization.
@@ -34,31 +38,26 @@ from joslim.space import Widths
 log = logging.getLogger("joslim")
 
 Array = NDArray[np.float64]
-Span = tuple[float, float]
+# Losses and costs are counted from a point that is better by far than any child: so many standard
+# deviations below the mean of the history.
+REFERENCE = 3.0
 
 
-def scalarize(
-    weight: float, loss: Tensor, cost: Tensor, losses: Span, costs: Span, rho: float = 0.05
-) -> Tensor:
+def scalarize(weight: float, loss: Tensor, cost: Tensor, rho: float) -> Tensor:
     """Combine the [n] bounds of the loss and of the cost into [n] numbers to be minimised.
 
     Augmented Tchebyshev (arXiv 1805.12168, eq. 9; Knowles 2005):
 
         max(w_1 y_1, w_2 y_2) + rho (w_1 y_1 + w_2 y_2),   w = (1 - lambda, lambda)
 
-    where y is (loss, cost), scaled to [0, 1] by the least and the greatest value in the history:
-    `losses` and `costs`.
+    where y is (loss, cost) on comparable scales.
     """
-    # If all children are equal there is no scale.
-    scaled_loss = (loss - losses[0]) / ((losses[1] - losses[0]) or 1.0)
-    scaled_cost = (cost - costs[0]) / ((costs[1] - costs[0]) or 1.0)
-    weighted_loss, weighted_cost = (1 - weight) * scaled_loss, weight * scaled_cost
-    greater = torch.maximum(weighted_loss, weighted_cost)
-    return greater + rho * (weighted_loss + weighted_cost)
+    weighted_loss, weighted_cost = (1 - weight) * loss, weight * cost
+    return torch.maximum(weighted_loss, weighted_cost) + rho * (weighted_loss + weighted_cost)
 
 
 class Found(NamedTuple):
-    """The child nearest to the target of a bisection, and the number of minimisations."""
+    """The child that a bisection ended with, and the number of minimisations."""
 
     child: Any
     miss: float  # its distance from the target, as a share of the full cost
@@ -75,24 +74,22 @@ def bisect(
     """Bisect lambda until a child is within epsilon of the target (Algorithm 2).
 
     `solve` returns the child for a lambda, and its cost; it is called at most `most` times. If the
-    target was not met by then, the nearest child is returned, with a `miss` above epsilon. Misses
-    and epsilon are shares of the cost `full` of the full network.
+    target was not met by then, the last child is returned, with a `miss` above epsilon. Misses and
+    epsilon are shares of the cost `full` of the full network.
     """
     weight, low, high = 0.5, 0.0, 1.0
-    nearest = Found(None, np.inf, 0)
-    for tries in range(1, most + 1):
+    tries = 0
+    while True:
         child, price = solve(weight)
+        tries += 1
         miss = abs(price - target) / full
-        if miss < nearest.miss:
-            nearest = Found(child, miss, tries)
-        if miss <= epsilon:
-            break
+        if miss <= epsilon or tries == most:
+            return Found(child, miss, tries)
         if price > target:
             low = weight
         else:
             high = weight
         weight = (low + high) / 2
-    return nearest._replace(tries=tries)
 
 
 @dataclass
@@ -107,10 +104,10 @@ class Scalarized(Searcher):
         beta: UCB constant of the paper.
         epsilon: Allowed distance of a cost from its target, as a share of the full cost.
         bisections: Largest number of minimisations for each target.
-        rho: Constant of Knowles' scalarization.
+        rho: Weight of the sum in the scalarization.
         restarts: Starts of each minimisation, the best of `raw_samples` points.
-        iterations: Steps of each minimisation.
-        fit_iterations: Steps of each fit of a Gaussian process.
+        iterations: Largest number of steps of each minimisation; by default BoTorch's.
+        fit_iterations: Largest number of steps of each fit of a process; by default BoTorch's.
         start: Scored children before the processes are used; by default chosen by the number of
             knobs.
         misses: Number of targets that were not met within epsilon.
@@ -123,11 +120,11 @@ class Scalarized(Searcher):
     beta: float = 0.1
     epsilon: float = 0.02
     bisections: int = 10
-    rho: float = 0.05
-    restarts: int = 4
-    raw_samples: int = 128
-    iterations: int = 50
-    fit_iterations: int = 100
+    rho: float = 1e-6
+    restarts: int = 5
+    raw_samples: int = 1000
+    iterations: int | None = None
+    fit_iterations: int | None = None
     start: int | None = None
     misses: int = field(default=0, init=False)
     sought: int = field(default=0, init=False)
@@ -170,6 +167,11 @@ class Scalarized(Searcher):
             )
         return found.child
 
+    def counts(self) -> dict[str, int]:
+        if self.sought == 0:
+            return {}
+        return {"targets": self.sought, "missed": self.misses, "bisections": self.solved}
+
     def state_dict(self) -> dict[str, Any]:
         counts = {"misses": self.misses, "sought": self.sought, "solved": self.solved}
         return {**counts, "thetas": [list(theta) for theta in self._thetas]}
@@ -204,7 +206,8 @@ class _Problem:
             fit_process(points, v, options.ard, options.fit_iterations, start)
             for v, start in zip(values, [*starts, None, None])
         )
-        self.losses, self.costs = ((float(v.min()), float(v.max())) for v in values)
+        # If all children are equal there is no scale.
+        self.scales = [(float(v.mean()), float(v.std(ddof=1)) or 1.0) for v in values]
 
     def solve(self, weight: float) -> tuple[Widths, float]:
         """Return the child that minimises the bounds (Algorithm 2, line 4), and its cost."""
@@ -218,13 +221,22 @@ class _Problem:
         """[n, knobs] points of the unit cube -> [n]."""
         # Optimistic: the lower bound. Uncertainty then attracts, else it repels.
         deviations = (-1 if self.options.optimistic else 1) * float(np.sqrt(self.options.beta))
-        moments = (process.moments(x) for process in (self.loss, self.cost))
-        loss, cost = (mean + deviations * sigma for mean, sigma in moments)
-        return scalarize(weight, loss, cost, self.losses, self.costs, self.options.rho)
+
+        def standardised(process: Surrogate, middle: float, deviation: float) -> Tensor:
+            mean, sigma = process.moments(x)
+            return (mean + deviations * sigma - middle) / deviation + REFERENCE
+
+        loss = standardised(self.loss, *self.scales[0])
+        cost = standardised(self.cost, *self.scales[1])
+        return scalarize(weight, loss, cost, self.options.rho)
 
 
 def fit_process(
-    points: Array, values: Array, ard: bool, iterations: int, start: tuple[float, ...] | None = None
+    points: Array,
+    values: Array,
+    ard: bool,
+    iterations: int | None,
+    start: tuple[float, ...] | None = None,
 ) -> Surrogate:
     """Fit a Gaussian process with BoTorch: Matérn-5/2, standardised, in double precision.
 
@@ -245,7 +257,11 @@ def fit_process(
 
 
 def fit_botorch(
-    points: Array, values: Array, ard: bool, iterations: int, start: tuple[float, ...] | None = None
+    points: Array,
+    values: Array,
+    ard: bool,
+    iterations: int | None,
+    start: tuple[float, ...] | None = None,
 ) -> Any:
     """Return a fitted SingleTaskGP. `start` is the theta of an earlier fit (see gp.py)."""
     from botorch.exceptions.errors import ModelFittingError
@@ -270,8 +286,7 @@ def fit_botorch(
             process.likelihood.noise = theta[-1:].clamp_min(2e-4)
         likelihood = ExactMarginalLogLikelihood(process.likelihood, process)
         try:
-            options = {"options": {"maxiter": iterations}}
-            fit_gpytorch_mll(likelihood, optimizer_kwargs=options)
+            fit_gpytorch_mll(likelihood, optimizer_kwargs={"options": limited(iterations)})
         except (ModelFittingError, RuntimeError, ValueError) as error:
             log.warning("search: a Gaussian process keeps its initial parameters: %s", error)
     return process.eval()
@@ -282,7 +297,7 @@ def minimise(
     knobs: int,
     restarts: int,
     raw_samples: int,
-    iterations: int,
+    iterations: int | None,
 ) -> Array:
     """Find the point [knobs] of the unit cube where a function [n, knobs] -> [n] is least."""
     from botorch.acquisition.acquisition import AcquisitionFunction
@@ -306,9 +321,14 @@ def minimise(
             q=1,
             num_restarts=restarts,
             raw_samples=raw_samples,
-            options={"maxiter": iterations},
+            options=limited(iterations),
         )
     return best[0].clamp(0.0, 1.0).numpy()
+
+
+def limited(iterations: int | None) -> dict[str, Any]:
+    """Return the options of BoTorch's optimizers that limit their steps, if there is a limit."""
+    return {} if iterations is None else {"maxiter": iterations}
 
 
 @contextmanager

@@ -98,15 +98,18 @@ class ChildSearch:
         if self._frozen is None or self._frozen[0] != weights:
             self._frozen = weights, first_images(self.scoring, FROZEN_IMAGES), {}
         _, batches, known = self._frozen
-        new = [child for child in dict.fromkeys(children) if child not in known]
+        new = [child for child in children if child not in known]
         known.update(zip(new, self._losses_on(batches, new)))
         return [known[child] for child in children]
 
     def _losses_on(self, batches: Sequence[Any], children: Sequence[Widths]) -> list[float]:
-        """Compute the mean losses of children on batches; the processes share the children."""
-        self.scoring_passes += len(children) * len(batches)
+        """Compute the mean losses of children on batches, of each once; the processes share them."""
+        once = [*dict.fromkeys(children)]
+        self.scoring_passes += len(once) * len(batches)
         with timed(self.seconds, "scoring"):
-            return gathered(score(self.net, shared_out(children), batches, self._criterion()))
+            found = gathered(score(self.net, shared_out(once), batches, self._criterion()))
+        known = dict(zip(once, found))
+        return [known[child] for child in children]
 
     def _version_of_weights(self) -> int:
         """Return a number that every change of a weight in place raises. It asks no device."""

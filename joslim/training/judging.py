@@ -64,12 +64,16 @@ def judge(
     The statistics of the front's children stay in `net.statistics`. Validation and test errors are
     measured for the children of the front only.
     """
+    # Children that were visited again are measured once.
+    first = {history.visits[child].widths: child for child in reversed(finalists)}
+    once = sorted(first.values())
     # The parts of the work: children to measure, then batches on which errors are measured.
-    parts = len(finalists) + sum(_number_of(data) for data in (val, test))
-    done = len(finalists)
-    losses = _measure(
-        net, history, finalists, criterion, batches, lambda done, _: progress(done, parts)
+    parts = len(once) + sum(_number_of(data) for data in (val, test))
+    done = len(once)
+    measured = _measure(
+        net, history, once, criterion, batches, lambda done, _: progress(done, parts)
     )
+    losses = {child: measured[first[history.visits[child].widths]] for child in finalists}
     history.record(losses, step)
     if not any(math.isfinite(loss) for loss in losses.values()):
         raise RunFailed(f"none of {len(history)} children has a finite loss: no front")

@@ -24,7 +24,16 @@ SEARCHING = ("joslim", "bignas", "ofa")
 # The methods whose weights do not depend on the cost: it only decides which children are judged.
 COST_BLIND = ("slim", "bignas", "ofa", "single")
 # The settings that are passed on to the searcher; None leaves its own default.
-SEARCH_OPTIONS = ("beta", "epsilon", "log_share", "bisections")
+SEARCH_OPTIONS = (
+    "beta",
+    "epsilon",
+    "log_share",
+    "bisections",
+    "optimistic",
+    "ard",
+    "rho",
+    "start",
+)
 # The settings of where and how a run runs, not of what it computes: a resumed run may have others,
 # and runs that differ in nothing else compare.
 WHERE_AND_HOW = frozenset(
@@ -145,8 +154,7 @@ class Search(Settings):
     )
     preset: str = setting(
         "default",
-        "Values of the settings that are not given: default, or paper to follow the paper to the "
-        "letter.",
+        "Values of the settings that are not given: default, or paper to do what the paper does.",
         names=keys_of("joslim.training.methods", "PRESETS"),
     )
     every: int | None = setting(
@@ -179,6 +187,29 @@ class Search(Settings):
         "Largest number of bisections for one target cost (searcher mobo-ts2).",
         least=1,
         most=1000,
+    )
+    optimistic: bool | None = setting(
+        None,
+        "Whether uncertainty attracts the search or repels it, as under preset paper (searchers "
+        "mobo-ts2 and mobo-rs).",
+    )
+    ard: bool | None = setting(
+        None,
+        "Whether a Gaussian process has one length scale for each knob or one for all (searchers "
+        "mobo-ts2 and mobo-rs).",
+    )
+    rho: float | None = setting(
+        None,
+        "Weight of the sum in the Tchebyshev scalarization (searchers mobo-ts2 and mobo-rs).",
+        least=0,
+        most=1000,
+    )
+    start: int | None = setting(
+        None,
+        "Number of scored children from which on the search uses its model. By default it depends "
+        "on the number of knobs.",
+        least=2,
+        most=100_000,
     )
     rescore: int | None = setting(
         None, "Largest number of known children that are scored again in each round.", least=1
@@ -213,6 +244,14 @@ def resolved_sandwich(settings: Sandwich, epochs: float = math.inf) -> ResolvedS
 
 
 SEARCH_FIELDS = {item.name: item for item in fields(Search)}
+
+
+def search_options_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Check the options of a searcher that are settings; the searcher knows the others."""
+    return {
+        name: checked(SEARCH_FIELDS[name], value) if name in SEARCH_OPTIONS else value
+        for name, value in given.items()
+    }
 
 
 def checked(item: Any, value: Any) -> Any:

@@ -38,7 +38,13 @@ from joslim.training.exploring import ChildSearch, at_least_one
 from joslim.training.methods import Method, choose_searcher
 from joslim.training.methods import method as find_method
 from joslim.training.methods import preset as find_preset
-from joslim.training.settings import SEARCH_FIELDS, checked, resolved_sandwich, sandwich_of
+from joslim.training.settings import (
+    SEARCH_FIELDS,
+    checked,
+    resolved_sandwich,
+    sandwich_of,
+    search_options_of,
+)
 from joslim.training.step import (
     Criterion,
     backward,
@@ -147,7 +153,8 @@ class Slimming(ChildSearch):
         if widths is not None and self.method.sandwich:
             raise UserError(f"widths: only method single trains given widths, not {self.name!r}")
         self.alone = widths
-        chosen = choose_searcher(searcher, self.name, self.preset, search_options or {})
+        options = search_options_of(search_options or {})
+        chosen = choose_searcher(searcher, self.name, self.preset, options)
         self.distill = check_distill(distill)
         super().__init__(net, cost, chosen, scoring, seed)
         # What is called to train: the network or a wrapper of it.

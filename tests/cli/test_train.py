@@ -197,6 +197,21 @@ def test_no_file(refused: Program) -> None:
         (["--lr", "abc"], "lr: 'abc' given; allowed: a number, above 0"),
         (["--out", ""], "'--out': it is empty; type the name of a folder (joslim train --help"),
         (["--bisections", "3"], "bisections: searcher targeted has none; leave it out, or type"),
+        (
+            ["--rho", "1"],
+            "rho: searcher targeted has none; leave it out, or type --searcher mobo-t",
+        ),
+        (
+            ["--no-ard"],
+            "ard: searcher targeted has none; leave it out, or type --searcher mobo-ts2 ",
+        ),
+        (["--optimistic"], "optimistic: searcher targeted has none; leave it out, or type"),
+        (["--start", "1"], "start: 1 given; allowed: a whole number, at least 2"),
+        (
+            ["--searcher", "random", "--start", "9"],
+            "or type --searcher targeted or mobo-ts2 or mobo",
+        ),
+        (["--preset", "paper", "--rho", "-1"], "rho: -1.0 given; allowed: a number, at least 0"),
         (["--method", "slim", "--beta", "1"], "beta: method slim does not search; leave it out"),
         (["--lr", "nan"], "lr: nan given"),
         (["--lr", "1e308"], "lr: 1e+308 given"),

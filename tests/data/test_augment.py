@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image, ImageEnhance
 
 from joslim.data import augment
 from joslim.data.augment import (
@@ -286,3 +287,51 @@ def test_normalise() -> None:
     floats = images / 255
     torch.testing.assert_close(normalise(floats, mean, std), expected)
     assert torch.equal(floats, images / 255), "stored images are left alone"
+
+
+# Colour as US-Nets have it
+
+
+def clipped(images: torch.Tensor, uniforms: np.ndarray) -> torch.Tensor:
+    """Not normalised, as whole numbers."""
+    channels = images.shape[1]
+    found = augment.flip_and_clip_colour(images, uniforms, (0.0,) * channels, (1.0,) * channels)
+    return (found * augment.largest(images)).round().to(images.dtype)
+
+
+def test_clipped_colours_are_those_of_pil() -> None:
+    """PIL's enhancements one after the other, then the lighting of US-Nets on bytes."""
+    images = random_bytes(24, 3, 9, 7)
+    drawn = uniforms(3, "colour", np.zeros(24, dtype=np.int64), np.arange(24), 9)
+    enhance = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
+    light = pca_lighting(drawn[:, 4:8], 0.1, images)
+    seen = set()
+    for image, row, colour, got in zip(images, drawn, light, clipped(images, drawn)):
+        expected = Image.fromarray(image.permute(1, 2, 0).numpy())
+        order = [*itertools.permutations(range(3))][int(row[8] * 6)]
+        seen.add(order)
+        for change in order:
+            expected = enhance[change](expected).enhance(0.6 + 0.8 * row[1 + change])
+        lit = np.clip(np.asarray(expected) + colour.permute(1, 2, 0).numpy(), 0, 255)
+        mirrored = lit.astype(np.uint8)[:, :: -1 if row[0] < 0.5 else 1]
+        np.testing.assert_array_equal(got.permute(1, 2, 0).numpy(), mirrored)
+    assert len(seen) == 6
+
+
+def test_clipped_colours_of_an_image_do_not_depend_on_its_batch() -> None:
+    for images in (
+        random_bytes(33, 3, 5, 5),
+        random_bytes(33, 1, 5, 5),
+        random_bytes(33, 3, 5, 5).int() * 257,
+    ):
+        drawn = uniforms(0, "colour", np.zeros(33, dtype=np.int64), np.arange(33), 9)
+        together = clipped(images, drawn)
+        alone = [clipped(images[i : i + 1], drawn[i : i + 1]) for i in range(33)]
+        assert torch.equal(together, torch.cat(alone))
+        assert together.float().std() > 0
+        assert 0 <= together.min() <= together.max() <= augment.largest(images)
+
+
+def test_other_channels_than_colours_are_only_mirrored() -> None:
+    images = random_bytes(4, 4, 5, 5)
+    assert torch.equal(clipped(images, drawn(4, flip=0.1)), images.flip(3))

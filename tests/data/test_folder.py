@@ -132,6 +132,21 @@ def test_plain_images_are_those_of_pil(folder: Path) -> None:
         )
 
 
+def test_colours_are_clipped_if_asked_for(folder: Path) -> None:
+    """Whole bytes: what is not clipped is not."""
+    data = loaded(folder)
+    std = torch.tensor(data.std)[:, None, None]
+    mean = torch.tensor(data.mean)[:, None, None]
+    whole = []
+    for data.clip_colours in (False, True):
+        x, _ = next(iter(data.batches(0, 4)))
+        pixels = (x * std + mean) * 255
+        whole.append(bool((pixels - pixels.round()).abs().max() < 0.01))
+        if data.clip_colours:
+            assert 0 <= pixels.round().min() <= pixels.round().max() <= 255
+    assert whole == [False, True]
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_workers_change_nothing(folder: Path, workers: int) -> None:
     def drawn(data: FolderData) -> list[torch.Tensor]:

@@ -21,6 +21,7 @@ from joslim.results.record import (
     VisitedChildren,
     curves_of,
     read_record,
+    targets_of,
     times_of,
 )
 from joslim.results.run_files import RunStatus, read_lines
@@ -295,6 +296,18 @@ def test_curves_leave_out_what_is_not_there() -> None:
     assert curves_of([]) == {}
     front = {"step": 2, "phase": "front", "seconds": 1.0}
     assert curves_of([line(1), front])["step"] == [1]
+
+
+def test_targets_in_words(finished: Run) -> None:
+    line = {"targets": 60, "missed": 2, "bisections": 187}
+    found = targets_of(line)
+    assert found is not None
+    assert found.words == "3.1 bisections for a target on average, 2 of 60 targets missed"
+    assert targets_of({"step": 3}) is None
+    assert read_record(finished.path).targets is None, "its search does not bisect"
+    with pytest.raises(UserError, match=r"^metrics\.jsonl\.missed: ") as caught:
+        targets_of({**line, "missed": "many"})
+    assert "\n" not in str(caught.value)
 
 
 def test_times_of_a_run(finished: Run) -> None:

@@ -95,6 +95,15 @@ def test_crops_of_imagenet() -> None:
     assert [*scales.values()] == [0.25, 0.08, 0.25]
 
 
+def test_imagenet_has_the_colours_and_the_dropout_of_us_nets() -> None:
+    """In the paper's words its hyper-parameters follow theirs, and so do its augmentations."""
+    for name in OF_THE_PAPER:
+        config = config_of({"recipe": name})
+        ours = "imagenet" not in name
+        assert (config.clip_colours, config.dropout) == (not ours, None if ours else 0.0)
+    assert not config_of({"recipe": "imagenet"}).clip_colours
+
+
 # What is given wins
 
 

@@ -15,6 +15,7 @@ from PIL import Image
 import joslim
 from joslim.deploy.int8 import data_of
 from joslim.errors import Stopped, UserError
+from joslim.results.record import read_record
 from joslim.runs.driver import Progress, train
 from joslim.runs.folder import FORMAT
 from joslim.runs.run import Run, load
@@ -44,6 +45,35 @@ def test_a_finished_run_is_extended(finished: Run, tiny: Options, tmp_path: Path
     again = train(out=run, resume=True, watch=seen.append, **{**tiny, "steps": 9})
     assert not seen, "it is finished now"
     assert again.front == longer.front
+
+
+def test_bisections_are_counted_through_a_resume(
+    tiny: Options, tmp_path: Path, joslim: Callable[..., Any]
+) -> None:
+    """In the log, on the page and in the words of `joslim report`, as without a stop."""
+    paper = {"preset": "paper", "every": 1, "samples": 1, "start": 2, "bisections": 2}
+    options = {**tiny, **paper, "steps": 6, "rho": 0.01, "ard": False, "optimistic": True}
+    whole = train(out=tmp_path / "whole", **options)
+
+    def stop_at_four(progress: Progress) -> None:
+        if progress.done == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Stopped):
+        train(out=tmp_path / "run", watch=stop_at_four, **options)
+    resumed = train(out=tmp_path / "run", resume=True, **options)
+    assert_same_run(whole.path, resumed.path)
+    assert len(resumed.history) == 6, "one entry in each round"
+    found = read_record(resumed.path).targets
+    assert found is not None
+    assert found.targets == 4, "the first two children are those of the start"
+    assert 4 <= found.bisections <= 8
+    assert 0 <= found.missed <= 4
+    result = joslim("report", str(resumed.path))
+    assert f"{resumed.path}: {found.words}\n" in result.stdout
+    page = (resumed.path / "report.html").read_text()
+    assert f'"words":"{found.words}"' in page
+    assert f'"targets":4,"missed":{found.missed},"bisections":{found.bisections}' in page
 
 
 def test_the_call_that_began_a_run_extends_it(tiny: Options, tmp_path: Path) -> None:

@@ -52,10 +52,12 @@ def test_steps_and_epochs(options: dict[str, Any], steps: int) -> None:
 
 
 # Settings that may be None in a resolved configuration, and what that means.
+OF_MOBO = ("bisections", "optimistic", "ard", "rho")
 CAN_BE_OFF = {
     "init": "random weights",
     "device_file": "no latencies of another device",
     "low": "each layer has its own",
+    "dropout": "each layer has its own",
     "widths": "for method single",
     "data_root": "the cache of the user",
     "size": "images keep their size",
@@ -74,13 +76,13 @@ CAN_BE_OFF = {
 @pytest.mark.parametrize(
     ("options", "off"),
     [
-        ({}, {"widths", "bisections"}),
+        ({}, {"widths", *OF_MOBO}),
         ({"preset": "paper"}, {"widths", "log_share"}),
         ({"searcher": "random"}, {"widths", *SEARCH_OPTIONS}),
-        ({"method": "ofa"}, {"widths", "bisections"}),
+        ({"method": "ofa"}, {"widths", *OF_MOBO}),
         ({"method": "slim"}, {"widths", "searcher", *SEARCH_OPTIONS}),
         ({"method": "single"}, {"searcher", *SEARCH_OPTIONS}),
-        ({"epochs": 0.01, "steps": None}, {"widths", "bisections"}),
+        ({"epochs": 0.01, "steps": None}, {"widths", *OF_MOBO}),
     ],
 )
 def test_a_run_records_a_value_for_every_setting_that_is_not_off(
@@ -91,7 +93,17 @@ def test_a_run_records_a_value_for_every_setting_that_is_not_off(
     run = train(out=tmp_path / "run", **few)
     config = json.loads((tmp_path / "run" / "config.json").read_text())["config"]
     nothing = {name for name, value in config.items() if value is None}
-    always = {"init", "device_file", "data_root", "size", "crop_scale", "split", "epochs", "clip"}
+    always = {
+        "init",
+        "dropout",
+        "device_file",
+        "data_root",
+        "size",
+        "crop_scale",
+        "split",
+        "epochs",
+        "clip",
+    }
     assert nothing - {"threads"} == always | off | {"amp", "val_every"}
     assert nothing <= CAN_BE_OFF.keys()
     assert set_up(run.config).config == Resolved(**config), "it repeats the run"
@@ -103,6 +115,20 @@ def test_a_batch_of_one_image_and_a_single_image() -> None:
     config = config_of({"steps": 1, "val": 0, "front_images": 2})
     job = set_up(config, data=[[(image, 1)], [(image, 1)]])
     assert (job.config.batch, len(job.slimming.scoring[0][1])) == (1, 1)
+
+
+def test_dropout_is_that_of_the_setting() -> None:
+    def layers(**options: Any) -> list[float]:
+        linear = nn.Linear(64, 8), nn.Dropout(0.2), nn.Linear(8, 10)
+        model = nn.Sequential(nn.Flatten(), *linear)
+        config = config_of({"steps": 4, "batch": 8, "channels": 1, **options})
+        net = set_up(config, model=model).net
+        return [m.p for m in net.modules() if isinstance(m, nn.Dropout)]
+
+    assert (layers(), layers(dropout=0), layers(dropout=0.5)) == ([0.2], [0.0], [0.5])
+    assert job_of(dropout=0).config.dropout == 0, "a network without dropout has none"
+    with pytest.raises(UserError, match=r"^dropout: 0.3 given, the network has no dropout"):
+        job_of(dropout=0.3)
 
 
 def test_no_other_setting_can_be_off() -> None:

@@ -44,6 +44,20 @@ def test_equal_children_are_one(history: History, macs: Cost) -> None:
     assert history.visit(again, 7) == 2
 
 
+def test_a_visit_again_is_an_entry_of_its_own(history: History, macs: Cost) -> None:
+    """The history of Algorithm 1 gains M entries in each round."""
+    child = history.visits[2].widths
+    assert history.visit(child, 7, again=True) == 5
+    assert history.visit(macs.space.full, 7, again=True) == 6
+    history.record({2: 0.5, 5: 0.5}, 7)
+    assert history.scored().ids.tolist() == [2, 5]
+    restored = History(macs)
+    restored.load_state_dict(history.state_dict())
+    assert restored.visits == history.visits
+    for each in (history, restored):
+        assert each.visit(child, 8) == 2, "the first entry of a child is its id"
+
+
 def test_what_was_not_visited_is_not_in_it(history: History, macs: Cost) -> None:
     assert macs.space.full not in history
     assert history.visit(macs.space.full, 5) == 5

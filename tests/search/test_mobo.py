@@ -32,36 +32,59 @@ QUICK = {"restarts": 1, "raw_samples": 64, "iterations": 2, "fit_iterations": 20
 
 
 def test_scalarization_by_hand() -> None:
-    loss, cost = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([300.0, 200.0, 100.0])
-    # Normalised: loss 0, 0.5, 1; cost 1, 0.5, 0. Weights 0.75 and 0.25.
-    result = scalarize(0.25, loss, cost, (1.0, 3.0), (100.0, 300.0), rho=0.1)
+    loss, cost = torch.tensor([0.0, 0.5, 1.0]), torch.tensor([1.0, 0.5, 0.0])
+    # Weights 0.75 and 0.25.
+    result = scalarize(0.25, loss, cost, rho=0.1)
     expected = [0.25 + 0.1 * 0.25, 0.375 + 0.1 * (0.375 + 0.125), 0.75 + 0.1 * 0.75]
     torch.testing.assert_close(result, torch.tensor(expected))
 
 
 def test_a_weight_of_one_is_cost_alone_and_of_zero_is_loss_alone() -> None:
     loss, cost = torch.tensor([0.0, 1.0]), torch.tensor([1.0, 0.0])
-    spans = (0.0, 1.0), (0.0, 1.0)
-    assert scalarize(1.0, loss, cost, *spans).argmin() == 1
-    assert scalarize(0.0, loss, cost, *spans).argmin() == 0
+    assert scalarize(1.0, loss, cost, rho=0.05).argmin() == 1
+    assert scalarize(0.0, loss, cost, rho=0.05).argmin() == 0
 
 
 def test_botorch_scalarizes_alike() -> None:
     scalarization = pytest.importorskip("botorch.utils.multi_objective.scalarization")
     values = torch.rand(20, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     values = values * torch.tensor([3.0, 1e6]) + 1
-    (low, high) = values.min(0).values.tolist(), values.max(0).values.tolist()
+    scaled = (values - values.min(0).values) / (values.max(0).values - values.min(0).values)
     for weight in (0.1, 0.5, 0.8):
         # Negative weights mean: to be minimised. What it returns is to be maximised.
         weights = -torch.tensor([1 - weight, weight], dtype=torch.float64)
         theirs = scalarization.get_chebyshev_scalarization(weights, values)(values)
-        ours = scalarize(weight, *values.T, (low[0], high[0]), (low[1], high[1]))
+        ours = scalarize(weight, *scaled.T, rho=0.05)
         torch.testing.assert_close(ours, -theirs)
 
 
-def test_equal_children_have_a_scale_too() -> None:
-    ones = torch.ones(3)
-    assert scalarize(0.5, ones, ones, (1.0, 1.0), (1.0, 1.0)).tolist() == [0, 0, 0]
+def test_objectives_are_standardised_by_the_history(history_of: HistoryOf, macs: Cost) -> None:
+    """As in the public code of the paper: deviations from the mean, above a point 3 below it."""
+    history = history_of(macs, 12)
+    scored = history.scored()
+    search = Scalarized(beta=0.0, rho=0.0, **QUICK)
+    problem = module._Problem(search, history, scored)
+    x = torch.full((1, 6), 0.3, dtype=torch.float64)
+    for weight, process, values in (
+        (0, problem.loss, scored.losses),
+        (1, problem.cost, scored.costs),
+    ):
+        standardised = (process.moments(x)[0] - values.mean()) / values.std(ddof=1) + 3
+        torch.testing.assert_close(problem.scalarized_bounds(weight, x), standardised)
+
+
+def test_equal_children_have_a_scale_too(history_of: HistoryOf, macs: Cost) -> None:
+    history = history_of(macs, 5)
+    history.record(dict.fromkeys(range(5), 1.0), 1)
+    problem = module._Problem(Scalarized(**QUICK), history, history.scored())
+    assert problem.scales[0] == (1.0, 1.0)
+
+
+def test_minimisations_and_fits_are_as_long_as_botorch_lets_them() -> None:
+    """The paper calls optimize_acqf; the restarts and samples are those of its public code."""
+    search = Scalarized()
+    assert (search.iterations, search.fit_iterations) == (None, None)
+    assert (search.restarts, search.raw_samples) == (5, 1000)
 
 
 # Bisection
@@ -87,14 +110,14 @@ def test_a_hit_at_once_asks_once() -> None:
     assert (found.child, found.tries) == (0.5, 1)
 
 
-def test_a_failed_bisection_returns_the_nearest_child() -> None:
-    """The cost jumps over the target: the nearest child is the fourth, not the last."""
+def test_a_failed_bisection_returns_the_last_child() -> None:
+    """Algorithm 2 knows the child of the last bisection alone, though the fourth was nearer."""
     costs = iter([90.0, 10.0, 80.0, 20.0, 85.0])
     found = bisect(lambda weight: (weight, next(costs)), 40, full=100, epsilon=0.02, most=5)
     assert found.tries == 5
-    assert found.miss == pytest.approx(0.2)
-    # Too dear, too cheap, too dear: 0.5, 0.75, 0.625, and the fourth weight is 0.6875.
-    assert found.child == 0.6875
+    assert found.miss == pytest.approx(0.45)
+    # Too dear, too cheap, too dear, too cheap: 0.5, 0.75, 0.625, 0.6875, and the fifth weight.
+    assert found.child == 0.65625
 
 
 @pytest.mark.parametrize("most", [1, 2, 10])
@@ -153,10 +176,13 @@ def test_which_bound_a_search_takes(
     search = Scalarized(optimistic=optimistic, beta=0.25, **QUICK)
     problem = module._Problem(search, history, history.scored())
     x = torch.full((1, 6), 0.3, dtype=torch.float64)
-    moments = (process.moments(x) for process in (problem.loss, problem.cost))
-    loss, cost = (mean + sign * 0.5 * sigma for mean, sigma in moments)
-    expected = scalarize(0.3, loss, cost, problem.losses, problem.costs, 0.05)
-    assert problem.scalarized_bounds(0.3, x) == expected
+    loss, cost = (
+        (mean + sign * 0.5 * sigma - middle) / deviation + 3
+        for (mean, sigma), (middle, deviation) in zip(
+            (process.moments(x) for process in (problem.loss, problem.cost)), problem.scales
+        )
+    )
+    assert problem.scalarized_bounds(0.3, x) == scalarize(0.3, loss, cost, search.rho)
 
 
 def test_a_failed_fit_keeps_the_initial_parameters_and_says_so(

@@ -179,7 +179,10 @@ def test_an_unknown_option_is_refused(name: str) -> None:
 
 
 def test_an_option_of_another_search_says_whose_it_is() -> None:
-    words = "bisections: searcher targeted has none; leave it out, or type --searcher mobo-ts2"
+    words = (
+        "bisections: searcher targeted has none; leave it out, or type --searcher mobo-ts2 or "
+        "mobo-rs$"
+    )
     with pytest.raises(UserError, match=words):
         searcher("targeted", log_share=0.5, bisections=3)
 

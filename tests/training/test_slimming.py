@@ -724,6 +724,11 @@ def test_options_of_the_search(digits: Data) -> None:
     paper = slimming_of(digits, preset="paper", search_options={"bisections": 3})
     assert isinstance(paper.searcher, Scalarized)
     assert (paper.searcher.bisections, paper.searcher.optimistic) == (3, False)
+    other = {"optimistic": True, "ard": False, "rho": 0.05, "start": 30}
+    paper = slimming_of(digits, preset="paper", search_options=other)
+    assert {name: getattr(paper.searcher, name) for name in other} == other
+    with pytest.raises(UserError, match="rho: -1 given; allowed: a number, at least 0"):
+        slimming_of(digits, preset="paper", search_options={"rho": -1})
     with pytest.raises(UserError, match="beta: method slim does not search; leave it out"):
         slimming_of(digits, method="slim", search_options={"beta": 0.5})
     with pytest.raises(UserError, match="beta: searcher random has none"):

@@ -126,6 +126,9 @@ def run_json(record: Record) -> Json:
         else [],
         "curves": record.curves,
         "validation": asdict(validation) if (validation := record.validation) else None,
+        "targets": {**asdict(targets), "words": targets.words}
+        if (targets := record.targets)
+        else None,
         "times": asdict(times) if (times := record.times) else {},
         "config": cell_texts(config),
         "facts": _facts_json(record),

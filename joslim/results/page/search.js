@@ -66,11 +66,12 @@ function drawGrowth(place, growth, chosen) {
 const RAMP = 6;
 
 function showSearch() {
-  const { visits } = view.story;
+  const { visits, targets } = view.story;
   if (!present("search-card", visits.length > 0)) return;
   const rings = visits.filter((visit) => visit[3]).length;
   byId("search-note").textContent =
-    `${formatCount(visits.length)} children visited, each with its latest training loss. ${formatCount(rings)} of them, with a ring, are on the front.`;
+    `${formatCount(visits.length)} children visited, each with its latest training loss. ${formatCount(rings)} of them, with a ring, are on the front.` +
+    (targets ? ` ${targets.words}.` : "");
   const [first, last] = ends(visits.map((visit) => visit[0]));
   byId("search-ramp").replaceChildren(
     `visited at step ${formatCount(first)}`,
