@@ -103,7 +103,7 @@ class ChildSearch:
         return [known[child] for child in children]
 
     def _losses_on(self, batches: Sequence[Any], children: Sequence[Widths]) -> list[float]:
-        """Compute the mean losses of children on batches, of each once; the processes share them."""
+        """Compute the mean losses of children on batches, once each; processes share them."""
         once = [*dict.fromkeys(children)]
         self.scoring_passes += len(once) * len(batches)
         with timed(self.seconds, "scoring"):
