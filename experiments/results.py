@@ -1,8 +1,8 @@
-"""Makes docs/results.md and its pictures from what the study left in experiments/results.
+"""Makes docs/results.md, docs/short-trainings.md and their pictures from experiments/results.
 
     python experiments/results.py
 
-The words are those of experiments/results_template.md. In it {{table NAME}} and {{picture NAME}}
+The words are those of the templates beside this file. In them {{table NAME}} and {{picture NAME}}
 stand for the tables below, {{summary}} for the methods in all of them, {{widths ROW}} for what a
 row has found, {{rates}} for the learning rates, {{single}}, {{single_picture}} and {{longer}} for
 the networks trained one by one, {{alone EPOCHS}} for those of the long trainings, and {{commits}}
@@ -28,7 +28,8 @@ from joslim.results.groups import curve
 from joslim.results.plots import draw_panels
 
 DOCS = Path(__file__).parent.parent / "docs"
-TEMPLATE = Path(__file__).with_name("results_template.md")
+# Each page and the template of its words.
+PAGES = {"results.md": "results_template.md", "short-trainings.md": "short_template.md"}
 SHARES = (0.15, 0.25, 0.5, 0.75, 1.0)
 METHODS = ("slim", "bignas", "autoslim", "joslim")
 # The first round: networks trained one by one, the rows whose learning rate was tuned, and rates.
@@ -156,10 +157,11 @@ CONTESTS = tuple(
 
 
 def main() -> None:
-    sections = re.split(r"(?m)^(?=## )", TEMPLATE.read_text())
-    text = "".join(filled(section) for section in sections)
-    (DOCS / "results.md").write_text(re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n")
-    print(f"{DOCS / 'results.md'}: {sum(map(is_kept, ROWS))} of {len(ROWS)} rows")
+    for page, template in PAGES.items():
+        sections = re.split(r"(?m)^(?=## )", Path(__file__).with_name(template).read_text())
+        text = "".join(filled(section) for section in sections)
+        (DOCS / page).write_text(re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n")
+    print(f"{sum(map(is_kept, ROWS))} of {len(ROWS)} rows")
 
 
 def filled(section: str) -> str:
@@ -400,8 +402,12 @@ def mean_and_spread(values: list[Any], digits: int = 1) -> str:
     return spread(statistics.fmean(values), deviation, digits)
 
 
-def commits(_: str) -> str:
-    found = {json.loads((RESULTS / f"{n}.json").read_text())["commit"] for n in ROWS if is_kept(n)}
+def commits(which: str) -> str:
+    """Where the figures come from; `which` is "long" for the rows of the long trainings."""
+    names = [
+        name for name in ROWS if is_kept(name) and ("epochs" in ROWS[name]) == (which == "long")
+    ]
+    found = {json.loads((RESULTS / f"{name}.json").read_text())["commit"] for name in names}
     return ", ".join(f"`{commit}`" for commit in sorted(found)) or "none"
 
 

@@ -62,6 +62,7 @@ ROWS: dict[str, Row] = {
     # 2. How many children a step trains, by the length of the training.
     **{f"joslim-{epochs}-cheap": row("joslim", epochs, **CHEAP) for epochs in LENGTHS},
     **{f"joslim-{epochs}-draw-2": row("joslim", epochs, draw=2) for epochs in LENGTHS},
+    "joslim-8-cheap-random-0": row("joslim", 8, **CHEAP, random_share=0.0),
     # As many passes as a training of 30 epochs with all widths has.
     "joslim-70-cheap": row("joslim", 70, **CHEAP),
     # 3. What else could be otherwise.
