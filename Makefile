@@ -7,7 +7,7 @@ TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 .PHONY: demo test check format bench docs test-gpu test-lowest clean
 
 demo: .venv/installed
-	$(BIN)/joslim train --model resnet8 --data digits --low 0.12 --steps 2800 --every 20 --threads 1 \
+	$(BIN)/joslim train --model resnet8 --data digits --low 0.12 --steps 1400 --every 20 --threads 1 \
 		--out runs/demo --overwrite
 	@echo "the network in a browser: $(BIN)/joslim demo-page runs/demo -o runs/demo-page"
 
