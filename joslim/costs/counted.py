@@ -9,6 +9,7 @@ from joslim.costs.base import Cost
 from joslim.errors import UserError
 from joslim.slimmable.blueprint import Blueprint, Term
 from joslim.slimmable.net import SlimmableNet
+from joslim.space import PIXELS
 
 
 class Pricer:
@@ -38,17 +39,33 @@ class Pricer:
         for column, term in enumerate(terms):
             for row, layout in enumerate(term.layouts):
                 self._factors[row, column] = position[layout]
+        self._sizes = next(
+            ((at, dim.values) for at, dim in enumerate(blueprint.space.dims) if dim.kind == PIXELS),
+            None,
+        )
+        if self._sizes is not None:
+            sizes = len(self._sizes[1])
+            self._times = np.array([t.at_sizes or (t.times,) * sizes for t in terms], np.float64)
+            self._times = self._times.reshape(len(terms), sizes)
+        self._blocks = [(row, *term.block) for row, term in enumerate(terms) if term.block]
 
     def __call__(self, counts: NDArray[np.int64]) -> NDArray[np.float64]:
-        """[n, dims] channel counts -> [terms, n]."""
+        """[n, dims] counts -> [terms, n]."""
         units = self.blueprint.units(counts).astype(np.float64)
         sizes = np.ones((len(self._constants) + 1, len(counts)))
         sizes[:-1] = self._weights @ units.T + self._constants
         if self.multiple > 1:
             sizes[:-1] = np.ceil(sizes[:-1] / self.multiple) * self.multiple
-        result = np.repeat(self._times, len(counts), axis=1)
+        if self._sizes is None:
+            result = np.repeat(self._times, len(counts), axis=1)
+        else:
+            position, values = self._sizes
+            result = self._times[:, np.searchsorted(values, counts[:, position])]
         for factor in self._factors:
             result *= sizes[factor]
+        if self._blocks:
+            rows, dims, numbers = np.array(self._blocks).T
+            result[rows] *= numbers[:, None] < counts[:, dims].T
         return result
 
 
@@ -92,6 +109,9 @@ class Memory(Cost):
         maps = len(blueprint.maps)
         terms = [*blueprint.maps, *(layer.weights for layer in blueprint.layers)]
         self._pricer = Pricer(blueprint, terms)
+        # A layer of a block that is left out needs nothing, not even its input.
+        presence = [Term(1, block=layer.macs.block) for layer in blueprint.layers]
+        self._runs = Pricer(blueprint, presence) if any(t.block for t in presence) else None
         # [layers, terms]: which maps and weights are in memory while a layer runs.
         self._present = np.zeros((len(blueprint.layers), len(terms)))
         for position, layer in enumerate(blueprint.layers):
@@ -99,4 +119,7 @@ class Memory(Cost):
             self._present[position, present] = bytes_per_element
 
     def _price(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-        return (self._present @ self._pricer(counts)).max(axis=0).astype(np.int64)
+        needed = self._present @ self._pricer(counts)
+        if self._runs is not None:
+            needed *= self._runs(counts)
+        return needed.max(axis=0).astype(np.int64)

@@ -25,6 +25,7 @@ from joslim.distributed import world
 from joslim.errors import UserError
 from joslim.slimmable.blueprint import Layout
 from joslim.slimmable.plan import LayerPlan
+from joslim.slimmable.running import resized
 
 PREFIX = "_slim_"
 
@@ -37,6 +38,32 @@ class SlimmableLayer(nn.Module):
         cls: Any = type(self)
         caches: dict[str, Any] = {PREFIX + "views": {}, PREFIX + "copies": {}}
         return rebuild, cls._slim_made_of, {**self.__dict__, **caches}
+
+
+class Block(nn.Module):
+    """Mixin of a module that a child may leave out: the input is then its output."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if self.__dict__[PREFIX + "left_out"]:
+            return next(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
+        return super().forward(*args, **kwargs)
+
+
+class Resizing(nn.Module):
+    """Mixin of a network whose children have inputs of several sizes: it resizes its input."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        # A slice of a Sequential has no state.
+        if (pixels := self.__dict__.get(PREFIX + "pixels")) is not None:
+            args, kwargs = resized((args, kwargs), pixels)
+        return super().forward(*args, **kwargs)
+
+
+class Missing(nn.Identity):
+    """Stands for a block in a child that is called with more arguments than an Identity takes."""
+
+    def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return input
 
 
 def rebuild(base: type, names: tuple[str, ...], mixins: tuple[type, ...]) -> Any:
@@ -86,6 +113,11 @@ def make_layer_slimmable(
         module.__dict__.update({PREFIX + name: value for name, value in norm_state.items()})
     base: Any = type(module)
     module.__class__ = slimmable_class(base, names, mixins)
+
+
+def original_class(module: nn.Module) -> Any:
+    """Return the class that a module had before it was made slimmable."""
+    return getattr(type(module), "_slim_made_of", (type(module),))[0]
 
 
 def restore_layer(module: nn.Module) -> None:

@@ -18,11 +18,13 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from joslim.errors import UserError, first_line
+from joslim.slimmable.blocks import Depth, Stage, find_stages
 from joslim.slimmable.layer_specs import layer_spec
 from joslim.slimmable.layers import SlimmableLayer, restore_layer
 from joslim.slimmable.net import RESERVED, SlimmableNet, extract_child, make_slimmable
 from joslim.slimmable.plan import (
     DEFAULT_LOW,
+    Frozen,
     Low,
     Options,
     Plan,
@@ -39,6 +41,7 @@ from joslim.slimmable.running import (
     is_real,
     no_side_effects,
     outputs_of,
+    resized,
     tensors_in,
 )
 from joslim.slimmable.symbolic_axes import Algebra, Locked, Segment, is_fixed, variables
@@ -54,6 +57,8 @@ def slim(
     keep: Sequence[str] | None = None,
     tie: Tie | None = None,
     divisor: int | None = None,
+    resolutions: Sequence[int] | None = None,
+    depth: Depth | None = None,
 ) -> SlimmableNet:
     """Make a network slimmable, in place, and return it.
 
@@ -73,6 +78,12 @@ def slim(
         keep: Names of layers that keep their full width.
         tie: Groups of layer names that share one coordinate of the search (knob).
         divisor: Channel counts are rounded down to multiples of this number.
+        resolutions: Sizes in pixels of the square images that children take, in rising order. The
+            last one is that of the example. The network resizes a batch to the size of the active
+            child; a child that is cut out takes images of its own size.
+        depth: Whether children may leave out residual blocks: they keep the first ones of each
+            stage, at least one. A dictionary has the least number of blocks by the name of a stage,
+            such as {"layer3": 2}.
 
     Returns:
         The same module, which is now also a `SlimmableNet`.
@@ -91,9 +102,12 @@ def slim(
         >>> print(net.frozen[0].layer, "because", net.frozen[0].why)
         fc because it is an output of the network
     """
-    options = options_for(model, low=low, keep=keep, tie=tie, divisor=divisor)
+    options = options_for(
+        model, low=low, keep=keep, tie=tie, divisor=divisor, resolutions=resolutions, depth=depth
+    )
     inputs = example_of(model, example_input)
     check_fits(model, inputs)
+    check_resolutions(options.resolutions, inputs)
     analysis = Analysis(model, first_sample(model, inputs), options)
     plan = analysis.settled_plan()
     try:
@@ -110,7 +124,10 @@ def slim(
 def options_for(model: nn.Module, **given: Any) -> Options:
     """Complete the arguments of `slim` by the defaults of the model, and check them."""
     defaults = getattr(model, "slim_defaults", {})
-    fallback = {"low": DEFAULT_LOW, "keep": (), "tie": (), "divisor": 1}
+    fallback = {
+        **{"low": DEFAULT_LOW, "keep": (), "tie": (), "divisor": 1},
+        **{"resolutions": (), "depth": False},
+    }
     values = {
         name: defaults.get(name, fallback[name]) if value is None else value
         for name, value in given.items()
@@ -129,7 +146,40 @@ def options_for(model: nn.Module, **given: Any) -> Options:
                 raise UserError(f"{name}: {item!r} is not a name; type names of layers: ['conv1']")
     if not isinstance(values["divisor"], int) or values["divisor"] < 1:
         raise UserError(f"divisor: {values['divisor']} is below 1; type 1 for no rounding, or 8")
+    sizes = values["resolutions"]
+    rising = isinstance(sizes, Sequence) and all(type(size) is int and size > 0 for size in sizes)
+    if not rising or len(sizes) == 1 or sorted({*sizes}) != [*sizes]:
+        raise UserError(
+            f"resolutions: {sizes!r} given; type at least two sizes in pixels, each once and the "
+            "smallest first: (160, 192, 224)"
+        )
+    values["resolutions"] = tuple(sizes)
+    depth = values["depth"]
+    least = depth.values() if isinstance(depth, Mapping) else ()
+    if not isinstance(depth, (bool, Mapping)) or not all(type(n) is int for n in least):
+        raise UserError(
+            f"depth: {depth!r} given; type True, or the least number of blocks of a stage: "
+            "{'layer3': 2}"
+        )
     return Options(**values)
+
+
+def check_resolutions(sizes: tuple[int, ...], inputs: Inputs) -> None:
+    """Check that the example is a batch of square images of the largest size."""
+    if not sizes:
+        return
+    images = tensors_in(inputs)
+    if len(images) != 1 or images[0].dim() != 4 or not images[0].is_floating_point():
+        raise UserError(
+            f"resolutions: the network takes {described(inputs)}, one batch of images is needed: "
+            "(n, channels, height, width)"
+        )
+    height, width = images[0].shape[2:]
+    if (height, width) != (sizes[-1], sizes[-1]):
+        raise UserError(
+            f"resolutions: the largest is {sizes[-1]}, the images have {height}x{width}; type "
+            f"sizes up to that of square images, or images of another size"
+        )
 
 
 def example_of(model: nn.Module, given: Any) -> Inputs:
@@ -310,9 +360,10 @@ class Analysis:
         }
         self.tracers: list[Tracer] = []
         self.modes: list[bool] = []
+        calls = bool(self.options.depth)
         for training in (False, True):
             try:
-                tracer = trace(self.model, self.inputs, self.specs, self.algebra, training)
+                tracer = trace(self.model, self.inputs, self.specs, self.algebra, training, calls)
             except OpFailed as error:
                 if not training:
                     raise UserError(f"model: tracing failed: {error.why}") from error
@@ -324,6 +375,20 @@ class Analysis:
                 continue
             self.tracers.append(tracer)
             self.modes.append(training)
+        # One trace in eval mode for each size, from which the costs of the size follow.
+        self.sized: list[Tracer] = []
+        for size in self.options.resolutions[:-1]:
+            inputs = resized(self.inputs, size)
+            try:
+                tracer = trace(self.model, inputs, self.specs, self.algebra, False, calls)
+            except OpFailed as error:
+                raise UserError(
+                    f"resolutions: {type(self.model).__name__} cannot take images of {size} pixels "
+                    f"({error.why}); type larger ones, or leave resolutions out"
+                ) from error
+            self.sized.append(tracer)
+        if self.sized:
+            self.sized.append(self.tracers[0])
 
     def _count_free(self) -> int:
         return len({var for t in self.tracers for p in t.produced for var in variables(p.axis)})
@@ -340,8 +405,14 @@ class Analysis:
             for p in produced:
                 if p.module in names:
                     self.algebra.freeze(p.axis, f"kept, as asked for by {pattern!r}")
+        stages: list[Stage] = []
+        stay: dict[str, str] = {}
+        if depth := self.options.depth:
+            tracers = [*self.tracers, *self.sized[:-1]]
+            stages, stay = find_stages(self.model, tracers, depth, self.options.keep)
         while True:
-            plan = make_plan(self.model, self.specs, self.tracers, self.options)
+            plan = make_plan(self.model, self.specs, self.tracers, self.options, stages, self.sized)
+            plan.frozen += [Frozen(name, 0, why) for name, why in stay.items()]
             if not len(plan.space):
                 reason = "no weights"
                 if frozen := plan.frozen:
@@ -358,18 +429,20 @@ class Analysis:
     def _failure_of_children(self, plan: Plan) -> Locked | OpFailed | None:
         """Trace trial children: each of their tensors must have the sizes of the plan."""
         for widths in trial_children(plan.space):
-            child = extract_child(self.model, plan.layers, widths.units)
+            gone = [n for n, (dim, number) in plan.blocks.items() if widths.counts[dim] <= number]
+            child = extract_child(self.model, plan.layers, widths.units, left_out=gone)
             modules = dict(child.named_modules())
             specs = {
                 modules[name]: self.specs[module]
                 for name, module in self.model.named_modules()
-                if module in self.specs
+                if module in self.specs and name in modules and not any(map(name.startswith, gone))
             }
+            inputs = resized(self.inputs, widths.pixels)
             for training in self.modes:
                 self.algebra.locked = True
                 try:
                     with plan.sized(widths):
-                        trace(child, self.inputs, specs, self.algebra, training)
+                        trace(child, inputs, specs, self.algebra, training)
                 except (Locked, OpFailed) as error:
                     if not error.variables:
                         error.variables = set(plan.variables)
@@ -397,7 +470,7 @@ def check_children(net: SlimmableNet, modes: Sequence[bool]) -> None:
         for training in modes:
             in_place = outputs_in_place(widths, training)
             with no_side_effects(child, training):
-                cut_out = outputs_of(child, net.example)
+                cut_out = outputs_of(child, net._example_of(widths))
             if all_agree(in_place, cut_out):
                 continue
             if training and not all_agree(outputs_in_place(widths, training), in_place):
