@@ -138,6 +138,18 @@ class Widths:
         return next((count for dim, count in counts if dim.kind == PIXELS), None)
 
     @cached_property
+    def left_out(self) -> frozenset[str]:
+        """Names of the Dims of channels that only blocks have which this child leaves out."""
+        dims = [*zip(self.space.dims, self.counts)]
+        gone = {f"{b}." for d, count in dims if d.kind == BLOCKS for b in d.layers[count:]}
+        return frozenset(
+            dim.name
+            for dim, _ in dims
+            if gone and dim.kind == CHANNELS
+            if all(any(map(layer.startswith, gone)) for layer in dim.layers)
+        )
+
+    @cached_property
     def units(self) -> tuple[int, ...]:
         """Counts in steps of their Dims."""
         return tuple(count // dim.step for dim, count in zip(self.space.dims, self.counts))

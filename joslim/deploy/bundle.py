@@ -35,7 +35,7 @@ from joslim.errors import RunFailed, UserError
 from joslim.formats import FORMATS, INPUT
 from joslim.front import MEASURES
 from joslim.runs.run import Run
-from joslim.space import Widths
+from joslim.space import PIXELS, Widths
 from joslim_runtime.bundle import HIGH, LOW, MANIFEST
 from joslim_runtime.manifest import FORMAT
 from joslim_runtime.network import open_session
@@ -86,6 +86,11 @@ def export_bundle(
         raise UserError(f"out: a bundle is a {SUFFIX} file, {str(path)!r} given; type NAME{SUFFIX}")
     if run.in_own_loop:
         raise UserError("run: a bundle holds classifiers of joslim train, this is of your own loop")
+    if PIXELS in run.net.space.kinds:
+        raise UserError(
+            "run: its children take images of several sizes, a bundle has one; type joslim export "
+            "RUN --all -o FOLDER, a file for each child"
+        )
     FORMATS["onnx"].check_installed()
     with destination(path, folder=False, overwrite=overwrite) as new:
         builder = Builder(run)

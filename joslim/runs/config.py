@@ -10,6 +10,7 @@ computed. None leaves a value to the recipe, the preset, the data or the network
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, replace
@@ -18,7 +19,7 @@ from typing import Any, ClassVar
 
 from joslim.costs import COSTS
 from joslim.errors import UserError, unknown
-from joslim.files import read_text
+from joslim.files import read_text, shown
 from joslim.runs.recipes import RECIPES, settings_of
 from joslim.training.settings import (
     SEARCH_OPTIONS,
@@ -64,6 +65,12 @@ class Network(Settings):
     low: float | None = setting(
         None, "Smallest width multiplier. By default the network decides.", above=0, most=1
     )
+    resolutions: str | None = setting(
+        None,
+        "Sizes in pixels of the images that children take, such as 160,192,224. By default all "
+        "children take images of one size.",
+    )
+    depth: bool = setting(False, "Let children leave out residual blocks.")
     widths: str | None = setting(
         None, "Widths of method single: one multiplier, or one for each knob, such as 1,0.5."
     )
@@ -226,8 +233,18 @@ class Config(Machine, Evaluation, Sandwich, Search, Optimizer, Images, Network):
             )
         if self.replay and self.method != "joslim":
             raise UserError(f"replay: it is for method joslim, not {self.method!r}; leave it out")
+        sizes_of(self.resolutions)
         if self.widths is not None and self.method != "single":
             raise UserError(f"widths: only method single trains given widths, not {self.method!r}")
+
+    @property
+    def slim_options(self) -> dict[str, Any]:
+        """The options of `joslim.slim`."""
+        return {
+            "low": self.low,
+            "resolutions": sizes_of(self.resolutions),
+            "depth": self.depth or None,
+        }
 
     @property
     def held_out(self) -> int | float:
@@ -241,6 +258,15 @@ class Config(Machine, Evaluation, Sandwich, Search, Optimizer, Images, Network):
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def sizes_of(text: str | None) -> tuple[int, ...] | None:
+    """160,192,224 -> (160, 192, 224)"""
+    if text is None:
+        return None
+    if not re.fullmatch(r"[1-9][0-9]{0,5}(,[1-9][0-9]{0,5})*", text):
+        raise UserError(f"resolutions: {shown(text)} are not sizes; type pixels: 160,192,224")
+    return tuple(map(int, text.split(",")))
 
 
 class Resolved(Config):
@@ -287,6 +313,8 @@ def config_of(values: Mapping[str, Any]) -> Config:
     recipe = values.get("recipe")
     named = settings_of(recipe, values) if isinstance(recipe, str) and recipe in RECIPES else {}
     given = {**named, **values}
+    if isinstance(sizes := given.get("resolutions"), (list, tuple)):  # in Python and in files
+        given["resolutions"] = ",".join(map(str, sizes))
     preset = checked(FIELDS["preset"], given.get("preset", DEFAULTS["preset"]))
     sandwich = {item.name: given[item.name] for item in fields(Sandwich) if item.name in given}
     if given.get("init") is not None:  # a trained network need not be trained alone first

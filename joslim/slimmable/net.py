@@ -230,7 +230,7 @@ class SlimmableNet(nn.Module):
             self, state.plans, widths.units, share, own, without=(state,), left_out=blocks
         )
 
-    def _example_of(self, widths: Widths) -> Inputs:
+    def _example_of(self, widths: Widths) -> Any:
         """Return the inputs that the costs of a child are counted for: the example in its size."""
         return resized(self._slim_net.example, widths.pixels)
 
