@@ -313,7 +313,8 @@ def config_of(values: Mapping[str, Any]) -> Config:
     recipe = values.get("recipe")
     named = settings_of(recipe, values) if isinstance(recipe, str) and recipe in RECIPES else {}
     given = {**named, **values}
-    if isinstance(sizes := given.get("resolutions"), (list, tuple)):  # in Python and in files
+    sizes = given.get("resolutions")  # in Python and in files also as a list
+    if isinstance(sizes, (list, tuple)) and sizes and all(type(size) is int for size in sizes):
         given["resolutions"] = ",".join(map(str, sizes))
     preset = checked(FIELDS["preset"], given.get("preset", DEFAULTS["preset"]))
     sandwich = {item.name: given[item.name] for item in fields(Sandwich) if item.name in given}

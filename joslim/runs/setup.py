@@ -419,7 +419,7 @@ def reducing_gradients(net: SlimmableNet) -> nn.Module:
         outputs = net(*(moved(value, device) for value in net.example))
     used = [p for p in net.parameters() if p.requires_grad]
     gradients = torch.autograd.grad(outputs.sum(), used, allow_unused=True)
-    unused = any(gradient is None for gradient in gradients) or bool(net._slim_net.blocks)
+    unused = any(gradient is None for gradient in gradients)
     return DistributedDataParallel(net, ids, find_unused_parameters=unused)
 
 

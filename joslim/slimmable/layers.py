@@ -44,9 +44,31 @@ class Block(nn.Module):
     """Mixin of a module that a child may leave out: the input is then its output."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if self.__dict__[PREFIX + "left_out"]:
-            return next(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
-        return super().forward(*args, **kwargs)
+        if not self.__dict__[PREFIX + "left_out"]:
+            return super().forward(*args, **kwargs)
+        given = next(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
+        if world() > 1 and torch.is_grad_enabled():
+            return ZeroGradients.apply(given, *self.parameters())
+        return given
+
+
+class ZeroGradients(torch.autograd.Function):
+    """Returns its input, and gives parameters a gradient of zero.
+
+    DistributedDataParallel averages gradients in the last of the passes of a step. It would not
+    average those of parameters that are unused in that pass, although earlier passes used them.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, given: Tensor, *parameters: Tensor) -> Tensor:
+        ctx.save_for_backward(*parameters)
+        return given.view_as(given)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        needed = ctx.needs_input_grad[1:]
+        zeros = (torch.zeros_like(p) if n else None for p, n in zip(ctx.saved_tensors, needed))
+        return gradient, *zeros
 
 
 class Resizing(nn.Module):

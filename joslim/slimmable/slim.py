@@ -177,8 +177,8 @@ def check_resolutions(sizes: tuple[int, ...], inputs: Inputs) -> None:
     height, width = images[0].shape[2:]
     if (height, width) != (sizes[-1], sizes[-1]):
         raise UserError(
-            f"resolutions: the largest is {sizes[-1]}, the images have {height}x{width} pixels; the "
-            "largest must be their size: type other resolutions, or resize the images (--size)"
+            f"resolutions: the largest is {sizes[-1]}, the images have {height}x{width} pixels; "
+            "the largest must be their size: type other ones, or resize the images (--size)"
         )
 
 
