@@ -11,6 +11,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import nn
 
@@ -34,6 +35,26 @@ class Stage:
     name: str
     blocks: tuple[str, ...]
     least: int = 1
+
+
+class Place(NamedTuple):
+    """Where a block that may be left out stands.
+
+    Attributes:
+        dim: Position of its stage in the counts of a child.
+        number: Number of the block in the stage, from 0: a child has it if its count is larger.
+        removable: Whether it can be removed from its parent, an `nn.Sequential` that is called;
+            else something has to take its place.
+    """
+
+    dim: int
+    number: int
+    removable: bool
+
+
+def left_out(blocks: Mapping[str, Place], counts: Sequence[int]) -> dict[str, Place]:
+    """Return the blocks that the child with these counts does not have."""
+    return {name: place for name, place in blocks.items() if counts[place.dim] <= place.number}
 
 
 def find_stages(

@@ -10,11 +10,11 @@ import copy
 import inspect
 import warnings
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from types import FunctionType, MethodType
+from types import FunctionType, MappingProxyType, MethodType
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._pytree import tree_map_only
 
 from joslim.errors import UserError, first_line
+from joslim.slimmable.blocks import Place, left_out
 from joslim.slimmable.blueprint import Blueprint, Layout
 from joslim.slimmable.layer_specs import own_tensors
 from joslim.slimmable.layers import (
@@ -63,10 +64,9 @@ class NetState:
     options: Options
     layers: list[tuple[nn.Module, LayerPlan]]
     norms: dict[str, nn.Module]
-    # Modules that children may leave out, with a position in the counts of a child and a number:
-    # the child has the module if its count is larger.
-    blocks: dict[str, tuple[int, int]]
-    skippable: list[tuple[nn.Module, int, int]]
+    # Modules that children may leave out: where they stand, by their names, and the modules.
+    blocks: dict[str, Place]
+    skippable: list[tuple[nn.Module, Place]]
     statistics: dict[Widths, Statistics] = field(default_factory=dict)
     recent: OrderedDict[Widths, list[dict[str, Any]]] = field(default_factory=OrderedDict)
 
@@ -183,8 +183,8 @@ class SlimmableNet(nn.Module):
         all_full = widths == self.space.full
         for name, norm in state.norms.items():
             norm.__dict__.update(_slim_all_full=all_full, _slim_own=own.get(name))
-        for block, dim, number in state.skippable:
-            block.__dict__["_slim_left_out"] = widths.counts[dim] <= number
+        for block, place in state.skippable:
+            block.__dict__["_slim_left_out"] = widths.counts[place.dim] <= place.number
         if widths.pixels is not None:
             at_full_size = widths.pixels == self.space.full.pixels
             self.__dict__["_slim_pixels"] = None if at_full_size else widths.pixels
@@ -225,10 +225,8 @@ class SlimmableNet(nn.Module):
         """Extract a child without a warning."""
         state = self._slim_net
         own = state.statistics.get(widths)
-        blocks = [n for n, (dim, number) in state.blocks.items() if widths.counts[dim] <= number]
-        return extract_child(
-            self, state.plans, widths.units, share, own, without=(state,), left_out=blocks
-        )
+        gone = left_out(state.blocks, widths.counts)
+        return extract_child(self, state.plans, widths.units, share, own, (state,), gone)
 
     def _example_of(self, widths: Widths) -> Any:
         """Return the inputs that the costs of a child are counted for: the example in its size."""
@@ -324,7 +322,7 @@ def make_slimmable(model: nn.Module, plan: Plan, example: Inputs, options: Optio
         layers,
         norms,
         plan.blocks,
-        [(modules[name], *where) for name, where in plan.blocks.items()],
+        [(modules[name], place) for name, place in plan.blocks.items()],
     )
     assert isinstance(model, SlimmableNet)
     return model
@@ -340,18 +338,18 @@ def extract_child(
     share: bool = False,
     statistics: Statistics | None = None,
     without: tuple[Any, ...] = (),
-    left_out: Sequence[str] = (),
+    gone: Mapping[str, Place] = MappingProxyType({}),
 ) -> nn.Module:
     """Return a copy of the model with every tensor cut to the size of the child.
 
     The copy is made by `deepcopy` with the cut tensors already in its memo, so that the full
     weights are never copied. `share` makes parameters views of the shared weights where a view can
-    express the cut; `without` are objects that are not copied, and `left_out` names the blocks that
-    the child does not have.
+    express the cut; `without` are objects that are not copied, and `gone` has the blocks that the
+    child leaves out.
     """
     modules = dict(model.named_modules())
     memo: dict[int, Any] = {id(value): None for value in without}
-    memo |= {id(modules[name]): identity_for(modules[name]) for name in left_out}
+    memo |= {id(modules[name]): identity_for(modules[name]) for name in gone}
     if share:
         memo |= {id(parameter): parameter for parameter in model.parameters()}
     # deepcopy refuses tensors that are part of a graph; forward or a hook may have stored some.
@@ -368,11 +366,10 @@ def extract_child(
             f"model: {type(model).__name__} cannot be copied, so no child can be cut out: "
             f"{first_line(error)}; take off the model what it or a hook keeps"
         ) from error
-    for name in left_out:
-        parent, _, key = name.rpartition(".")
-        container = child.get_submodule(parent)
-        if original_class(container).forward is nn.Sequential.forward:
-            del container._modules[key]
+    for name, place in gone.items():
+        if place.removable:
+            parent, _, key = name.rpartition(".")
+            del child.get_submodule(parent)._modules[key]
     for name, module in child.named_modules():
         restore_layer(module)
         if name in plans:

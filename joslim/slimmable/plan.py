@@ -15,7 +15,7 @@ from itertools import count
 from torch import nn
 
 from joslim.errors import UserError, unknown
-from joslim.slimmable.blocks import Depth, Stage
+from joslim.slimmable.blocks import Depth, Place, Stage, parent_of
 from joslim.slimmable.blueprint import Blueprint, Layer, Layout, Stretch, Term
 from joslim.slimmable.layer_specs import LayerSpec, own_tensors
 from joslim.slimmable.symbolic_axes import (
@@ -79,9 +79,8 @@ class Plan:
     frozen: list[Frozen]
     uncounted: list[Uncounted]
     variables: list[Var]
-    # The position of a Dim of blocks and the number of the block in it, of each that may be left
-    # out, by its name.
-    blocks: dict[str, tuple[int, int]]
+    # The blocks that may be left out, by their names.
+    blocks: dict[str, Place]
 
     @property
     def space(self) -> WidthSpace:
@@ -123,12 +122,13 @@ def make_plan(
     listed = tuple(listed_dims(dims, stages, options.resolutions))
     others = [Knob(d.name, (at,), lowest_share(d)) for at, d in enumerate(listed, len(dims))]
     space = WidthSpace((*dims, *listed), (*knobs(dims, produced, options), *others))
-    blocks = {
-        name: (len(dims) + at, number)
-        for at, stage in enumerate(stages)
-        for number, name in enumerate(stage.blocks)
-        if number >= stage.least
-    }
+    called = {call.module for call in tracers[0].calls}
+    blocks: dict[str, Place] = {}
+    for at, stage in enumerate(stages, len(dims)):
+        for number, name in [*enumerate(stage.blocks)][stage.least :]:
+            parent = model.get_submodule(parent_of(name))
+            plain = type(parent).forward is nn.Sequential.forward
+            blocks[name] = Place(at, number, plain and parent_of(name) in called)
     layouts = Layouts(variables)
     layers = {
         name: layer
@@ -309,7 +309,7 @@ class Drawing:
     """Summarises traces in terms of Dims. `blocks` are those that may be left out."""
 
     layouts: Layouts
-    blocks: Mapping[str, tuple[int, int]]
+    blocks: Mapping[str, Place]
 
     def layers_and_maps(self, tracer: Tracer) -> tuple[tuple[Layer, ...], tuple[Term, ...]]:
         """Return the multiplications and the feature maps of a trace."""
@@ -317,7 +317,7 @@ class Drawing:
         inside = [(c.start, c.stop, c.module) for c in tracer.calls if c.module in self.blocks]
         for time, op in enumerate(tracer.ops):
             names = [name for start, stop, name in inside if start <= time < stop]
-            block = self.blocks[names[0]] if names else None
+            block = self.blocks[names[0]][:2] if names else None
             for m in op.multiplies:
                 weight = m.weight or []
                 out = op.writes[0].axes
@@ -347,9 +347,9 @@ class Drawing:
             for name, tensor in own_tensors(module).items():
                 if id(tensor) in found:
                     found[id(tensor)] = self.layouts.term(spec.tensors[name])
-        for name, block in self.blocks.items():
+        for name, place in self.blocks.items():
             for p in model.get_submodule(name).parameters():
-                found[id(p)] = replace(found[id(p)], block=block)
+                found[id(p)] = replace(found[id(p)], block=place[:2])
         return tuple(found.values())
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from joslim.errors import UserError, first_line
-from joslim.slimmable.blocks import Depth, Stage, find_stages
+from joslim.slimmable.blocks import Depth, Stage, find_stages, left_out
 from joslim.slimmable.layer_specs import layer_spec
 from joslim.slimmable.layers import SlimmableLayer, restore_layer
 from joslim.slimmable.net import RESERVED, SlimmableNet, extract_child, make_slimmable
@@ -410,6 +410,7 @@ class Analysis:
         if depth := self.options.depth:
             tracers = [*self.tracers, *self.sized[:-1]]
             stages, stay = find_stages(self.model, tracers, depth, self.options.keep)
+            self._check_stages(stages)
         while True:
             plan = make_plan(self.model, self.specs, self.tracers, self.options, stages, self.sized)
             plan.frozen += [Frozen(name, 0, why) for name, why in stay.items()]
@@ -422,20 +423,40 @@ class Analysis:
                 raise UserError(f"model: {name} has nothing to slim: {reason}")
             if (failure := self._failure_of_children(plan)) is None:
                 return plan
-            for var in failure.variables:
-                if var.bound is None:
-                    self.algebra.freeze((Segment(var, 1),), failure.why)
+            free = [var for var in failure.variables if var.bound is None]
+            if not free:
+                raise UserError(f"model: a child of {type(self.model).__name__}: {failure.why}")
+            for var in free:
+                self.algebra.freeze((Segment(var, 1),), failure.why)
+
+    def _check_stages(self, stages: list[Stage]) -> None:
+        """Check that the network runs at full width with the least blocks of each stage.
+
+        Its forward may use what only the block has, such as an attribute.
+        """
+        plan = make_plan(self.model, self.specs, self.tracers, self.options, stages)
+        for at, stage in enumerate(stages, len(plan.variables)):
+            gone = {name: place for name, place in plan.blocks.items() if place.dim == at}
+            child = extract_child(self.model, {}, (), gone=gone)
+            try:
+                with no_side_effects(child, training=False):
+                    call(child, self.inputs)
+            except Exception as error:
+                raise UserError(
+                    f"depth: {type(self.model).__name__} fails without blocks of {stage.name!r} "
+                    f"({first_line(error)}); type depth={{{stage.name!r}: {len(stage.blocks)}}}"
+                ) from error
 
     def _failure_of_children(self, plan: Plan) -> Locked | OpFailed | None:
         """Trace trial children: each of their tensors must have the sizes of the plan."""
         for widths in trial_children(plan.space):
-            gone = [n for n, (dim, number) in plan.blocks.items() if widths.counts[dim] <= number]
-            child = extract_child(self.model, plan.layers, widths.units, left_out=gone)
+            gone = left_out(plan.blocks, widths.counts)
+            child = extract_child(self.model, plan.layers, widths.units, gone=gone)
             modules = dict(child.named_modules())
             specs = {
                 modules[name]: self.specs[module]
                 for name, module in self.model.named_modules()
-                if module in self.specs and name in modules and not any(map(name.startswith, gone))
+                if module in self.specs and name in modules and name not in gone
             }
             inputs = resized(self.inputs, widths.pixels)
             for training in self.modes:
