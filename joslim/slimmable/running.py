@@ -50,7 +50,7 @@ def resized(inputs: Any, pixels: int | None) -> Any:
     size = (pixels, pixels)
 
     def resize(images: Tensor) -> Tensor:
-        if images.shape[2:] == size:
+        if images.dim() != 4 or images.shape[2:] == size:  # labels may be among the inputs
             return images
         if images.is_meta:
             return images.new_empty(*images.shape[:2], *size)

@@ -44,7 +44,14 @@ from joslim.slimmable.running import (
     resized,
     tensors_in,
 )
-from joslim.slimmable.symbolic_axes import Algebra, Locked, Segment, is_fixed, variables
+from joslim.slimmable.symbolic_axes import (
+    Algebra,
+    Locked,
+    Segment,
+    is_fixed,
+    length,
+    variables,
+)
 from joslim.slimmable.tracing import Counter, OpFailed, Tracer, trace
 from joslim.space import Widths, WidthSpace
 
@@ -386,6 +393,11 @@ class Analysis:
                     f"resolutions: {type(self.model).__name__} cannot take images of {size} pixels "
                     f"({error.why}); type larger ones, or leave resolutions out"
                 ) from error
+            if (found := output_sizes(tracer)) != (full := output_sizes(self.tracers[0])):
+                raise UserError(
+                    f"resolutions: the outputs are {found} for images of {size} pixels and {full} "
+                    "for the largest, from which children learn; leave resolutions out"
+                )
             self.sized.append(tracer)
         if self.sized:
             self.sized.append(self.tracers[0])
@@ -471,6 +483,12 @@ class Analysis:
                 finally:
                     self.algebra.locked = False
         return None
+
+
+def output_sizes(tracer: Tracer) -> list[tuple[int, ...]]:
+    """Return the shapes of the outputs of a traced network."""
+    outputs = [node for op in tracer.ops if op.name == "output" for node in op.reads]
+    return [tuple(map(length, node.axes)) for node in outputs]
 
 
 def trial_children(space: WidthSpace) -> list[Widths]:

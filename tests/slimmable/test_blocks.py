@@ -285,6 +285,10 @@ class Positions(nn.Module):
         return self.head((self.conv(x) + self.positions).mean((2, 3)))
 
 
+def dense() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 1))
+
+
 def flattening() -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 196, 4))
 
@@ -294,6 +298,7 @@ def flattening() -> nn.Module:
     [
         (flattening, {"resolutions": (8, 16)}, "^resolutions: Sequential cannot take images of 8"),
         (Positions, {"resolutions": (8, 16)}, "^resolutions: Positions cannot take images of 8"),
+        (dense, {"resolutions": (8, 16)}, r"^resolutions: the outputs are \[\(1, 4, 6, 6\)\] for"),
         (Listed, {"resolutions": (16, 8)}, r"^resolutions: \(16, 8\) given; type at least two"),
         (Listed, {"resolutions": (16,)}, "^resolutions: .* type at least two sizes in pixels"),
         (Listed, {"resolutions": (8, 8, 16)}, "^resolutions: .* each once and the smallest first"),
