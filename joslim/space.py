@@ -1,9 +1,10 @@
-"""The search space: the channel counts that a network can have, and one choice of them.
+"""The search space: the counts that a network can have, and one choice of them.
 
-A `Dim` is a group of channels that has one count everywhere, a `Knob` is one coordinate of the
-search (a multiplier that drives one Dim or several tied ones), a `WidthSpace` holds all knobs of a
-network, and `Widths` is one child (subnet). `slim` makes the space; costs, searches and layers work
-on the integer counts of children.
+A `Dim` is a count that a child chooses: the channels of coupled layers, the blocks that are kept of
+a stage, or the pixels of the input. A `Knob` is one coordinate of the search (a multiplier that
+drives one Dim or several tied ones), a `WidthSpace` holds all knobs of a network, and `Widths` is
+one child (subnet). `slim` makes the space; costs, searches and layers work on the integer counts of
+children.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from joslim.errors import UserError
-from joslim.files import json_count, json_name, json_number, json_rows, json_value
+from joslim.files import json_count, json_name, json_number, json_rows, json_value, shown
 
 # Added before rounding down, because 29/200 * 200 is 28.999999999999996.
 ROUNDING = 1e-9
@@ -27,20 +28,27 @@ ROUNDING = 1e-9
 MAX_DIMS = 10_000
 MAX_CHANNELS = 10_000_000
 
+# What a Dim counts.
+CHANNELS, BLOCKS, PIXELS = KINDS = ("channels", "blocks", "pixels")
+
 
 @dataclass(frozen=True)
 class Dim:
     """A prunable dimension: channels that must have one count everywhere they appear.
 
     Channels are coupled where an addition, a depthwise convolution or a concatenation joins them.
+    A Dim of another kind counts the blocks that are kept of a stage, or the pixels of a side of the
+    input, and has a list of allowed values.
 
     Attributes:
-        name: Name of the layer that makes the channels.
-        full: Number of channels of the full network.
+        name: Name of the layer that makes the channels, of the stage, or "input".
+        full: Count of the full network.
         step: Number of channels that are kept or dropped together, such as one group of a grouped
             convolution.
         divisor: Counts are rounded down to multiples of this number.
-        layers: Names of all modules that make these channels.
+        layers: Names of all modules that make these channels, or of the blocks of the stage.
+        kind: "channels", "blocks" or "pixels".
+        values: Allowed counts in rising order, if it is not a Dim of channels.
 
     Examples:
         >>> net = joslim.slim(joslim.models.resnet8(), torch.zeros(1, 3, 32, 32), divisor=4)
@@ -54,6 +62,8 @@ class Dim:
     step: int = 1
     divisor: int = 1
     layers: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    kind: str = CHANNELS
+    values: tuple[int, ...] = ()
 
     @property
     def grain(self) -> int:
@@ -65,12 +75,15 @@ class Dim:
     @property
     def least(self) -> int:
         """Smallest count that a child may have."""
-        return min(self.grain, self.full)
+        return self.values[0] if self.values else min(self.grain, self.full)
 
 
 @dataclass(frozen=True)
 class Knob:
-    """One coordinate of the search space: a width multiplier in [low, 1].
+    """One coordinate of the search space: a multiplier in [low, 1].
+
+    The multiplier of a Dim with a list of values divides [low, 1] into equal parts, one for each
+    value.
 
     Attributes:
         name: Name of the knob.
@@ -93,13 +106,13 @@ class Knob:
 
 @dataclass(frozen=True, eq=False)
 class Widths:
-    """One child (subnet): a channel count for each Dim of its search space.
+    """One child (subnet): a count for each Dim of its search space.
 
     Children are hashable, and equal if their counts and their spaces are.
 
     Attributes:
         space: The search space.
-        counts: Number of channels for each Dim of the space.
+        counts: Number of channels, blocks or pixels for each Dim of the space.
 
     Examples:
         >>> net = joslim.slim(joslim.models.resnet8(), torch.zeros(1, 3, 32, 32))
@@ -115,8 +128,26 @@ class Widths:
 
     @property
     def channels(self) -> dict[str, int]:
-        """Channel count by the name of the Dim."""
+        """Count by the name of the Dim, also of blocks and pixels."""
         return {dim.name: count for dim, count in zip(self.space.dims, self.counts)}
+
+    @cached_property
+    def pixels(self) -> int | None:
+        """Height and width of the input of this child; None if all children take the same."""
+        counts = zip(self.space.dims, self.counts)
+        return next((count for dim, count in counts if dim.kind == PIXELS), None)
+
+    @cached_property
+    def left_out(self) -> frozenset[str]:
+        """Names of the Dims of channels that only blocks have which this child leaves out."""
+        dims = [*zip(self.space.dims, self.counts)]
+        gone = {f"{b}." for d, count in dims if d.kind == BLOCKS for b in d.layers[count:]}
+        return frozenset(
+            dim.name
+            for dim, _ in dims
+            if gone and dim.kind == CHANNELS
+            if all(any(map(layer.startswith, gone)) for layer in dim.layers)
+        )
 
     @cached_property
     def units(self) -> tuple[int, ...]:
@@ -152,7 +183,8 @@ class WidthSpace:
     Its length is the number of knobs.
 
     Attributes:
-        dims: The groups of coupled channels.
+        dims: The groups of coupled channels; then the stages and the input, if children differ in
+            their depth and in the size of their input.
         knobs: The coordinates of the search.
 
     Examples:
@@ -182,6 +214,17 @@ class WidthSpace:
         return driver
 
     @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """Kind of each knob: "channels", "blocks" or "pixels"."""
+        return tuple(self.dims[knob.dims[0]].kind for knob in self.knobs)
+
+    @cached_property
+    def _listed(self) -> list[tuple[int, int, NDArray[np.int64]]]:
+        """Position, knob and allowed values of each Dim that has a list of them."""
+        dims = enumerate(self.dims)
+        return [(at, int(self._driver[at]), np.array(d.values)) for at, d in dims if d.values]
+
+    @cached_property
     def low(self) -> NDArray[np.float64]:
         """Lowest multiplier of each knob, of shape [knobs]."""
         return np.array([knob.low for knob in self.knobs])
@@ -192,7 +235,7 @@ class WidthSpace:
         return np.array([(d.full, d.grain, d.least) for d in self.dims]).T.reshape(3, -1)
 
     def counts(self, multipliers: ArrayLike) -> NDArray[np.int64]:
-        """Convert multipliers to channel counts, for many children at once.
+        """Convert multipliers to counts, for many children at once.
 
         Args:
             multipliers: Matrix of shape [n, knobs].
@@ -208,10 +251,17 @@ class WidthSpace:
         matrix = np.clip(matrix, self.low, 1.0)[:, self._driver]
         counts = np.floor((matrix + ROUNDING) * (full / grain)).astype(np.int64) * grain
         counts = np.clip(counts, least, full)
-        return np.where(matrix >= 1.0 - ROUNDING, full, counts)
+        counts = np.where(matrix >= 1.0 - ROUNDING, full, counts)
+        for position, knob, values in self._listed:
+            share = (matrix[:, position] - self.low[knob]) / (1.0 - self.low[knob])
+            part = np.floor((share + ROUNDING) * len(values)).astype(np.int64)
+            counts[:, position] = values[np.minimum(part, len(values) - 1)]
+        return counts
 
     def multipliers(self, counts: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Convert channel counts to the smallest multipliers that give them.
+        """Convert counts to the smallest multipliers that give them.
+
+        Values of a list are spread evenly over [low, 1] instead, the largest at 1.
 
         Args:
             counts: Matrix of shape [n, dims].
@@ -226,6 +276,10 @@ class WidthSpace:
         for position, knob in enumerate(self.knobs):
             highest = share[:, list(knob.dims)].max(axis=1)
             result[:, position] = np.maximum(result[:, position], highest)
+        for position, driver, values in self._listed:
+            rank = np.minimum(np.searchsorted(values, counts[:, position]), len(values) - 1)
+            low = self.low[driver]
+            result[:, driver] = np.minimum(low + (1.0 - low) * (rank / (len(values) - 1)), 1.0)
         return result
 
     def at(self, multipliers: Sequence[float] | NDArray[np.float64]) -> Widths:
@@ -240,7 +294,7 @@ class WidthSpace:
         return Widths(self, tuple(self.counts(_as_array(multipliers)[None])[0].tolist()))
 
     def of_counts(self, counts: Sequence[int]) -> Widths:
-        """Return the child with these channel counts.
+        """Return the child with these counts.
 
         Args:
             counts: One count for each Dim.
@@ -251,14 +305,14 @@ class WidthSpace:
         return self.all_of_counts([counts])[0]
 
     def all_of_counts(self, rows: Sequence[Sequence[int]]) -> list[Widths]:
-        """Return the children with these channel counts. Many are checked in one pass."""
+        """Return the children with these counts. Many are checked in one pass."""
         for counts in rows:
             if len(counts) != len(self.dims):
                 raise UserError(
                     f"widths: {len(counts)} counts given, this network has {len(self.dims)}"
                 )
             if not all(isinstance(count, (int, np.integer)) for count in counts):
-                raise UserError(f"widths: {list(counts)} are not whole numbers of channels")
+                raise UserError(f"widths: {list(counts)} are not whole numbers")
         matrix = np.array(rows, dtype=np.int64).reshape(len(rows), len(self.dims))
         wrong = (self.counts(self.multipliers(matrix)) != matrix).any(axis=1)
         if wrong.any():
@@ -267,6 +321,8 @@ class WidthSpace:
 
     def uniform(self, multiplier: float) -> Widths:
         """Return the child with one multiplier for all knobs, each at or above its own lowest.
+
+        Channels, blocks and pixels are scaled together.
 
         Args:
             multiplier: A share of the channels, in (0, 1].
@@ -288,7 +344,7 @@ class WidthSpace:
 
     @cached_property
     def full(self) -> Widths:
-        """The full network: all channels of every Dim."""
+        """The full network: the full count of every Dim."""
         return self.at(np.ones(len(self)))
 
     @cached_property
@@ -299,7 +355,7 @@ class WidthSpace:
     def to_json(self) -> dict[str, Any]:
         """Return plain lists and dictionaries; `of_json` reads them back."""
         return {
-            "dims": [{**vars(dim), "layers": list(dim.layers)} for dim in self.dims],
+            "dims": [_dim_to_json(dim) for dim in self.dims],
             "knobs": [
                 {**vars(knob), "dims": list(knob.dims), "low": float(knob.low)}
                 for knob in self.knobs
@@ -323,6 +379,10 @@ class WidthSpace:
             raise UserError("space.dims: two of them have the same name")
         if sorted(position for knob in knobs for position in knob.dims) != [*range(len(dims))]:
             raise UserError("space.knobs: every Dim must belong to exactly one knob")
+        for at, knob in enumerate(knobs):
+            listed = [dims[position] for position in knob.dims if dims[position].values]
+            if listed and (len(knob.dims) > 1 or knob.low != lowest_share(listed[0])):
+                raise UserError(f"space.knobs[{at}]: it does not fit the values of its Dim")
         return cls(dims, knobs)
 
     def _checked(self, matrix: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -350,6 +410,18 @@ def _as_array(values: ArrayLike) -> NDArray[np.float64]:
         raise UserError(f"widths: {values!r} are not numbers; type multipliers: 0.5") from error
 
 
+def lowest_share(dim: Dim) -> float:
+    """Return the lowest multiplier of a Dim with a list of values."""
+    return dim.values[0] / dim.full
+
+
+def _dim_to_json(dim: Dim) -> dict[str, Any]:
+    record = {**vars(dim), "layers": list(dim.layers), "values": list(dim.values)}
+    if dim.kind == CHANNELS:  # as in files of versions that knew no other kind
+        del record["kind"], record["values"]
+    return record
+
+
 def _dim_of_json(record: Any, where: str) -> Dim:
     full, step, divisor = (
         json_count(json_value(record, key, where), f"{where}.{key}", 1, MAX_CHANNELS)
@@ -358,7 +430,16 @@ def _dim_of_json(record: Any, where: str) -> Dim:
     layers = json_rows(record, "layers", where, MAX_DIMS, least=0)
     names = tuple(json_name(layer, f"{where}.layers[{at}]") for at, layer in enumerate(layers))
     name = json_name(json_value(record, "name", where), f"{where}.name")
-    return Dim(name, full, step, divisor, names)
+    if "kind" not in record:
+        return Dim(name, full, step, divisor, names)
+    kind = json_value(record, "kind", where)
+    if kind not in (BLOCKS, PIXELS):
+        raise UserError(f"{where}.kind: {shown(kind)} given; allowed: {BLOCKS}, {PIXELS}")
+    rows = json_rows(record, "values", where, MAX_DIMS, least=2)
+    values = tuple(json_count(n, f"{where}.values[{at}]", 1, full) for at, n in enumerate(rows))
+    if sorted({*values}) != [*values] or values[-1] != full or (step, divisor) != (1, 1):
+        raise UserError(f"{where}.values: they do not rise to {full} in steps of whole numbers")
+    return Dim(name, full, layers=names, kind=kind, values=values)
 
 
 def _knob_of_json(record: Any, where: str, dims: int) -> Knob:

@@ -18,7 +18,7 @@ from joslim import distributed
 from joslim.distributed import TIMEOUT
 from joslim.errors import UserError
 
-from .worker import images, one_step
+from .worker import images, one_step, step_with_depth
 
 WORKER = Path(__file__).with_name("worker.py")
 HALVES = (slice(0, 8), slice(8, 16))
@@ -197,6 +197,15 @@ def assert_close(
     for name, tensor in found.items():
         scale = max(wanted[name].abs().max().item(), 0.1 * largest)  # a bias before a norm has none
         torch.testing.assert_close(tensor, wanted[name], rtol=by, atol=by * scale)
+
+
+def test_gradients_of_blocks_that_the_last_child_leaves_out_are_averaged_too(
+    found_gradients: list[Any],
+) -> None:
+    joint = step_with_depth(slice(0, len(images()[0])), wrapped=False)
+    assert "1.2.conv.weight" in joint
+    for found in found_gradients:
+        assert_close(found["depth"], joint, 1e-6)
 
 
 def test_gradients_are_reduced_once_a_step(found_gradients: list[Any]) -> None:

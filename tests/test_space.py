@@ -416,3 +416,88 @@ def test_json_that_is_no_space(dim: dict[str, Any], knob: dict[str, Any], words:
 def test_json_that_is_nothing_like_a_space(record: Any) -> None:
     with pytest.raises(UserError, match=r"^space[^\n]*$"):
         WidthSpace.of_json(record)
+
+
+# Blocks and pixels: a list of values
+
+
+def mixed_space() -> WidthSpace:
+    dims = (
+        Dim("conv", 16),
+        Dim("stage", 3, layers=("a", "b", "c"), kind="blocks", values=(1, 2, 3)),
+        Dim("input", 224, kind="pixels", values=(96, 160, 192, 224)),
+    )
+    knobs = (Knob("conv", (0,), 0.25), Knob("stage", (1,), 1 / 3), Knob("input", (2,), 96 / 224))
+    return WidthSpace(dims, knobs)
+
+
+def test_each_value_of_a_list_has_an_equal_share_of_the_range() -> None:
+    space = mixed_space()
+    points = np.linspace(space.low, 1, 12001)
+    counts = space.counts(points)
+    for column, values in ((1, (1, 2, 3)), (2, (96, 160, 192, 224))):
+        found, each = np.unique(counts[:, column], return_counts=True)
+        assert found.tolist() == list(values)
+        assert np.ptp(each) <= 2
+        assert (np.diff(counts[:, column]) >= 0).all()
+
+
+def test_children_of_mixed_kinds_keep_their_counts() -> None:
+    space = mixed_space()
+    assert space.full.counts == (16, 3, 224)
+    assert space.smallest.counts == (4, 1, 96)
+    assert space.full.multipliers.tolist() == [1, 1, 1]
+    assert (space.full.pixels, space.smallest.pixels) == (224, 96)
+    assert space.kinds == ("channels", "blocks", "pixels")
+    for blocks in (1, 2, 3):
+        for pixels in (96, 160, 192, 224):
+            child = space.of_counts([7, blocks, pixels])
+            assert space.at(child.multipliers) == child
+            assert child.channels == {"conv": 7, "stage": blocks, "input": pixels}
+    for counts in ([7, 0, 96], [7, 4, 96], [7, 1, 128], [7, 1, 225]):
+        with pytest.raises(UserError, match="is not a child of this network"):
+            space.of_counts(counts)
+
+
+def test_a_mixed_space_as_json() -> None:
+    space = mixed_space()
+    record = json.loads(json.dumps(space.to_json()))
+    assert WidthSpace.of_json(record) == space
+    assert record["dims"][0].keys() == {"name", "full", "step", "divisor", "layers"}
+    assert WidthSpace.of_json(record).full == space.full
+    other = copy.deepcopy(record)
+    other["dims"][1]["kind"] = "pixels"
+    assert WidthSpace.of_json(other) != space
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        (("dims", 1, "kind"), "kernels", r"space.dims\[1\].kind: 'kernels' given; allowed: blocks"),
+        (("dims", 1, "values"), [3, 2, 1], r"space.dims\[1\].values: they do not rise to 3"),
+        (("dims", 1, "values"), [1, 2], r"space.dims\[1\].values: they do not rise to 3"),
+        (("dims", 1, "values"), [3], r"space.dims\[1\].values"),
+        (("dims", 1, "values"), [0, 3], r"space.dims\[1\].values\[0\]"),
+        (("dims", 1, "divisor"), 2, r"space.dims\[1\].values: they do not rise to 3"),
+        (("knobs", 1, "low"), 0.5, r"space.knobs\[1\]: it does not fit the values"),
+    ],
+)
+def test_broken_values(path: tuple[Any, ...], value: Any, words: str) -> None:
+    record = mixed_space().to_json()
+    section, position, key = path
+    record[section][position][key] = value
+    with pytest.raises(UserError, match=words):
+        WidthSpace.of_json(record)
+
+
+def test_widths_of_blocks_that_are_left_out() -> None:
+    dims = (
+        Dim("a.conv", 8, layers=("a.conv",)),
+        Dim("b.conv", 8, layers=("b.conv",)),
+        Dim("joint", 8, layers=("a.out", "b.out")),
+        Dim("stage", 2, layers=("a", "b"), kind="blocks", values=(1, 2)),
+    )
+    knobs = tuple(Knob(dim.name, (at,), 0.5) for at, dim in enumerate(dims))
+    space = WidthSpace(dims, knobs)
+    assert space.full.left_out == frozenset()
+    assert space.smallest.left_out == {"b.conv"}

@@ -6,6 +6,7 @@ Each process writes what it found into FOLDER/RANK.pt, for the test to look at.
 import os
 import signal
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -92,12 +93,38 @@ def one_step(
     return gradients | {name: buffer.clone() for name, buffer in net.named_buffers()}
 
 
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(6, 6, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(x + self.conv(x))
+
+
+def step_with_depth(share: slice, wrapped: bool) -> dict[str, Tensor]:
+    """Gradients after one step at the full and the smallest child, which lacks two blocks."""
+    torch.manual_seed(0)
+    blocks = nn.Sequential(Residual(), Residual(), Residual())
+    head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4))
+    whole = nn.Sequential(nn.Conv2d(3, 6, 3), blocks, *head)
+    net = joslim.slim(whole, torch.zeros(1, 3, 8, 8), resolutions=(6, 8), depth=True)
+    model: nn.Module = DistributedDataParallel(net) if wrapped else net
+    x, y = images()
+    for child in (net.space.full, net.space.smallest):
+        reducing = model.no_sync() if wrapped and child == net.space.full else nullcontext()
+        with reducing, net.at(child):
+            F.cross_entropy(model(x[share]), y[share]).backward()
+    return {name: p.grad.clone() for name, p in net.named_parameters() if p.grad is not None}
+
+
 def gradients() -> dict[str, Any]:
     half = slice(8 * distributed.rank(), 8 * distributed.rank() + 8)
     return {
         "reduced": {norm: one_step(norm, half, wrapped=True) for norm in (False, True)},
         "synchronised": one_step(True, half, wrapped=True, synchronised=True),
         "calls": reductions_of_a_step(half),
+        "depth": step_with_depth(half, wrapped=True),
     }
 
 

@@ -91,13 +91,17 @@ def show(
     console.print(f"left: {', '.join(left)}", soft_wrap=True)
     words = "none, this is the best one" if better is None else worth(better, budgets)
     console.print(f"next better child by {title(by)}: {words}", soft_wrap=True)
-    channels = Table(title="Channels", title_justify="left")
-    channels.add_column("layers", overflow="fold")
-    for column in ("channels", "of"):
-        channels.add_column(column, justify="right")
-    for dim, count in zip(child.widths.space.dims, child.widths.counts):
-        channels.add_row(escape(dim.name), str(count), str(dim.full))
-    print_table(console, channels)
+    chosen = [*zip(child.widths.space.dims, child.widths.counts)]
+    for kind in dict.fromkeys(dim.kind for dim, _ in chosen):
+        table = Table(title=kind.capitalize(), title_justify="left")
+        table.add_column("layers" if kind == "channels" else "", overflow="fold")
+        for column in (kind, "of"):
+            table.add_column(column, justify="right")
+        for dim, count in chosen:
+            if dim.kind == kind:
+                text = "left out" if dim.name in child.widths.left_out else str(count)
+                table.add_row(escape(dim.name), text, str(dim.full))
+        print_table(console, table)
 
 
 def worth(better: Point, budgets: dict[str, float]) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from joslim.cli.flags import AsJson, Low, Shape
+from joslim.runs.config import FIELDS, sizes_of
 
 if TYPE_CHECKING:
     from joslim.slimmable import SlimmableNet
@@ -18,6 +20,10 @@ def profile(
     model: Annotated[str, typer.Argument(help="Built-in model, or package.module:function.")],
     shape: Shape = None,
     low: Low = None,
+    resolutions: Annotated[
+        str | None, typer.Option(help=FIELDS["resolutions"].metadata["help"])
+    ] = None,
+    depth: Annotated[bool, typer.Option("--depth", help=FIELDS["depth"].metadata["help"])] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the search space of a network and the cost of its sizes.
@@ -27,7 +33,7 @@ def profile(
     """
     from joslim.runs.setup import net_of
 
-    net = net_of(model, shape, low)
+    net = net_of(model, shape, low, sizes_of(resolutions), depth)
     facts = {"model": model, "input": list(net.example[0].shape[1:]), **described(net)}
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
@@ -45,6 +51,7 @@ def described(net: SlimmableNet) -> dict[str, Any]:
         knobs.append(
             {
                 "name": knob.name,
+                "kind": dims[0].kind,
                 "low": knob.low,
                 "layers": [layer for dim in dims for layer in dim.layers],
                 "channels": [dim.full for dim in dims],
@@ -82,19 +89,23 @@ def show(facts: dict[str, Any]) -> None:
 
     console = Console()
     shape = "x".join(map(str, facts["input"]))
-    heading = f"{facts['model']} at {shape}: {len(facts['knobs'])} knobs"
-    knobs = table(heading, ("knob", "layers"), ("channels", "lowest"))
+    kinds = Counter(knob["kind"] for knob in facts["knobs"])
+    words = ", ".join(f"{count} of {kind}" for kind, count in kinds.items())
+    several = f": {words}" if len(kinds) > 1 else ""
+    heading = f"{facts['model']} at {shape}: {len(facts['knobs'])} knobs{several}"
+    knobs = table(heading, ("knob", "layers"), ("full" if several else "channels", "lowest"))
     for knob in facts["knobs"]:
         layers = ", ".join(knob["layers"][:3])
         if len(knob["layers"]) > 3:
             layers += f" and {len(knob['layers']) - 3} more"
         counts = (dict.fromkeys(knob[key]) for key in ("channels", "lowest"))
-        knobs.add_row(knob["name"], layers, *(", ".join(map(str, each)) for each in counts))
+        full, lowest = (", ".join(map(str, each)) for each in counts)
+        knobs.add_row(knob["name"], layers, f"{full} {knob['kind']}" if several else full, lowest)
     print_table(console, knobs)
     if facts["frozen"]:
         frozen = table("Frozen", ("layer", "channels", "why"))
         for row in facts["frozen"]:
-            frozen.add_row(row["layer"], str(row["channels"]), row["why"])
+            frozen.add_row(row["layer"], str(row["channels"] or "a block"), row["why"])
         print_table(console, frozen)
     costs = table("Costs for one input", ("",), ("smallest", "half", "full"))
     for name, prices in facts["costs"].items():

@@ -202,9 +202,10 @@ def difference(there: WidthSpace, here: WidthSpace) -> str:
     for theirs, ours in zip(there.dims, here.dims):
         if theirs != ours:
             there_and_here = (
-                f"{dim.name} with {dim.full} by {dim.grain}" for dim in (theirs, ours)
+                f"{dim.name} with {' '.join(map(str, dim.values)) or f'{dim.full} by {dim.grain}'}"
+                for dim in (theirs, ours)
             )
-            return "channels of " + " for ".join(there_and_here)
+            return f"{theirs.kind} of " + " for ".join(there_and_here)
     lows = [(t.low, o.low) for t, o in zip(there.knobs, here.knobs) if t.low != o.low]
     return f"low {lows[0][0]:g} for {lows[0][1]:g}" if lows else "its knobs are tied in other ways"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -174,7 +175,8 @@ def _features(blueprint: Blueprint) -> tuple[list[Term], Array]:
         kind = (layer.op, layer.kernel, is_depthwise(layer))
         found.append((("macs", *kind), layer.macs))
         found.append((("weights", *kind), layer.weights))
-        found += [(("maps", *kind), blueprint.maps[position]) for position in layer.maps]
+        maps = [replace(blueprint.maps[at], block=layer.macs.block) for at in layer.maps]
+        found += [(("maps", *kind), term) for term in maps]
     rows: dict[object, int] = {}
     columns: dict[Term, int] = {}
     for label, term in found:

@@ -27,7 +27,7 @@ from joslim.costs.counted import Params
 from joslim.errors import UserError, reason, unknown
 from joslim.files import json_count, shown
 from joslim.slimmable.net import SlimmableNet
-from joslim.slimmable.running import Inputs, call, refuse_meta
+from joslim.slimmable.running import Inputs, call, refuse_meta, resized
 from joslim.space import Widths
 
 log = logging.getLogger("joslim")
@@ -150,15 +150,15 @@ class Stopwatch:
         return run
 
     def forward(self, child: Widths) -> Forward:
-        module = self.net._cut(child).eval()
+        module, inputs = self.net._cut(child).eval(), resized(self.inputs, child.pixels)
         if self.setting.backend == "onnxruntime":
-            return onnx_forward(module, self.inputs, torch.get_num_threads())
+            return onnx_forward(module, inputs, torch.get_num_threads())
         function = compiled(module) if self.setting.backend == "compiled" else module
         dtype = PRECISIONS[self.setting.precision]
 
         def run() -> Any:
             with torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32):
-                return call(function, self.inputs)
+                return call(function, inputs)
 
         return run
 

@@ -10,7 +10,6 @@ import json
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ from joslim.errors import RunFailed, UserError
 from joslim.formats import FORMATS, INPUT
 from joslim.front import MEASURES
 from joslim.runs.run import Run
-from joslim.space import Widths
+from joslim.space import BLOCKS, PIXELS, Widths
 from joslim_runtime.bundle import HIGH, LOW, MANIFEST
 from joslim_runtime.manifest import FORMAT
 from joslim_runtime.network import open_session
@@ -86,6 +85,11 @@ def export_bundle(
         raise UserError(f"out: a bundle is a {SUFFIX} file, {str(path)!r} given; type NAME{SUFFIX}")
     if run.in_own_loop:
         raise UserError("run: a bundle holds classifiers of joslim train, this is of your own loop")
+    if PIXELS in run.net.space.kinds:
+        raise UserError(
+            "run: its children take images of several sizes, a bundle has one; type joslim export "
+            "RUN --all -o FOLDER, a file for each child"
+        )
     FORMATS["onnx"].check_installed()
     with destination(path, folder=False, overwrite=overwrite) as new:
         builder = Builder(run)
@@ -112,6 +116,7 @@ class Builder:
         self._count = 0
         self._known: dict[tuple[tuple[int, ...], bytes], int] = {}
         self._full_numbers: dict[str, int] = {}
+        self._templates: dict[Widths, Template | None] = {}
 
     def add(self, name: str, point: Any) -> None:
         """Add a child: its row in the manifest, its graph, and its own values."""
@@ -120,8 +125,9 @@ class Builder:
         child = cut_child(run.net, widths, metadata(run, widths))
         self.cases[name] = cases_of(run.net, widths, run.samples)
         state = {key: value.numpy() for key, value in child.weights.items()}
-        template = self._shared if self._fits(state, self.cases[name]) else make_template(child)
-        assert template is not None
+        template = self._shared(widths)
+        if template is None or not runs_as(template, state, self.cases[name]):
+            template = make_template(child)
         self.children.append(
             {
                 "name": name,
@@ -135,16 +141,20 @@ class Builder:
             }
         )
 
-    def _fits(self, state: dict[str, Array], cases: list[Case]) -> bool:
-        return self._shared is not None and runs_as(self._shared, state, cases)
+    def _shared(self, widths: Widths) -> Template | None:
+        """The graph of all children with these blocks, in which no width is fixed.
 
-    @cached_property
-    def _shared(self) -> Template | None:
-        """The graph of all children, in which no size is fixed; None if torch cannot make it.
-
-        Where it does not fit a child, the child gets a graph of its own.
+        None if torch cannot make it. Where it does not fit a child, the child gets its own graph.
         """
-        net, facts = self.run.net, metadata(self.run, self.run.net.space.full)
+        net = self.run.net
+        dims = zip(net.space.dims, widths.counts)
+        deep = net.space.of_counts([n if d.kind == BLOCKS else d.full for d, n in dims])
+        if deep not in self._templates:
+            self._templates[deep] = self._template(deep)
+        return self._templates[deep]
+
+    def _template(self, widths: Widths) -> Template | None:
+        net, facts = self.run.net, metadata(self.run, widths)
         axes = {
             f"{module}.{tensor}".lstrip("."): [
                 axis for axis, layout in enumerate(layouts) if layout.slimmable
@@ -153,7 +163,9 @@ class Builder:
             for tensor, layouts in plan.tensors.items()
         }
         try:
-            return make_template(cut_child(net, net.space.full, facts), axes)
+            child = cut_child(net, widths, facts)
+            there = child.module.state_dict()
+            return make_template(child, {n: a for n, a in axes.items() if n in there})
         except RunFailed:
             return None
 

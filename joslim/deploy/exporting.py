@@ -43,6 +43,7 @@ from joslim.front import ERRORS, Point, counts_of_json
 from joslim.results.device_times import inputs_of
 from joslim.results.run_files import CONFIG, FRONT, facts_of_child, read_front
 from joslim.runs import checkpoint
+from joslim.runs.config import sizes_of
 from joslim.runs.folder import CHECKPOINT, SAMPLES
 from joslim.runs.run import MOST_CHANNELS, MOST_CLASSES, Run, load
 from joslim.runs.saving import checked_samples, is_batched
@@ -52,6 +53,7 @@ from joslim.runs.setup import (
     check_model,
     classes_in,
     load_blank,
+    more_options,
     name_of_own,
     network_facts,
     positional_inputs,
@@ -59,7 +61,7 @@ from joslim.runs.setup import (
     slim_options,
 )
 from joslim.slimmable import SlimmableNet
-from joslim.slimmable.running import tensors_in
+from joslim.slimmable.running import resized, tensors_in
 from joslim.space import Widths
 from joslim.training.evaluate import evaluating, moved
 
@@ -232,12 +234,14 @@ def write_child(
 
 def cut_child(net: SlimmableNet, widths: Widths, facts: dict[str, Any]) -> Child:
     batched = is_batched(net)
-    examples = tuple((torch.cat([x, x]) if batched else x).cpu() for x in positional_inputs(net))
+    inputs = resized(positional_inputs(net), widths.pixels)
+    examples = tuple((torch.cat([x, x]) if batched else x).cpu() for x in inputs)
     return Child(net._cut(widths).cpu().eval(), facts, examples, batched)
 
 
 def cases_of(net: SlimmableNet, widths: Widths, inputs: tuple[Tensor, ...]) -> list[Case]:
-    """What a file of this child is compared with, for a batch and for one sample."""
+    """What a file of this child is compared with, for a batch and for one sample, in its size."""
+    inputs = resized(inputs, widths.pixels)
     batches = [inputs, tuple(x[:1] for x in inputs)] if is_batched(net) else [inputs]
     return [(batch, outputs_in_place(net, widths, batch)) for batch in batches]
 
@@ -282,9 +286,10 @@ def metadata(run: Run, widths: Widths) -> dict[str, Any]:
     return {
         **facts_of_point(run.config.model, known or widths),
         "low": run.config.low,
+        **more_options(sizes_of(run.config.resolutions), run.config.depth),
         "input": INPUT,
         "output": OUTPUT,
-        "shape": list(run.net.example[0].shape[1:]),
+        "shape": list(run.net._example_of(widths)[0].shape[1:]),
         "mean": mean,
         "std": std,
         "classes": [json_name(name, f"{where}.classes") for name in classes],
@@ -304,13 +309,25 @@ def metadata_of_own(model: str, network: dict[str, Any], point: Any) -> dict[str
 
 def facts_of_point(model: str, point: Any) -> dict[str, Any]:
     """The channels of a child, and what is known of it if it is a point of a front."""
+    widths = getattr(point, "widths", point)
     return {
         "format": FORMAT,
         "made_by": f"joslim {__version__}",
         "model": model,
-        "channels": getattr(point, "widths", point).channels,
+        "channels": widths.channels,
+        **({} if widths.pixels is None else {"resize": resizing_of(widths)}),
         "costs": getattr(point, "costs", {}),
         **{name: getattr(point, name, None) for name in ERRORS},
+    }
+
+
+def resizing_of(widths: Widths) -> dict[str, Any]:
+    """How images of the full size become those that the child takes."""
+    return {
+        "from": widths.space.full.pixels,
+        "to": widths.pixels,
+        "interpolation": "bilinear",
+        "antialias": True,
     }
 
 
@@ -426,7 +443,14 @@ def child_of(facts: dict[str, Any], full: nn.Module) -> nn.Module:
     else:
         low = json_value(facts, "low", CONFIG)
         options = {"low": None if low is None else json_number(low, f"{CONFIG}.low")}
-    net = slim_again(full, blank_inputs(inputs_of(facts)), options)
+        options |= {name: facts[name] for name in ("resolutions", "depth") if name in facts}
+    inputs = inputs_of(facts)
+    if "resize" in facts and "network" not in facts:  # the shape is that of the child
+        (shape, kind), *_ = inputs
+        where = f"{CONFIG}.resize"
+        side = json_count(json_value(facts["resize"], "from", where), f"{where}.from", 1, 10**5)
+        inputs = [((*shape[:2], side, side), kind)]
+    net = slim_again(full, blank_inputs(inputs), options)
     try:
         widths = net.space.of_counts(counts_of_json(facts, net.space, CONFIG))
     except ValueError as error:

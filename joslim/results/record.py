@@ -29,7 +29,7 @@ from joslim.results.run_files import (
     seconds_of,
     status_of,
 )
-from joslim.space import WidthSpace
+from joslim.space import CHANNELS, WidthSpace
 
 MOST_STEPS = 10**12
 MOST_VISITS = 10**6
@@ -111,7 +111,8 @@ class Record:
     @property
     def low(self) -> float | str | None:
         """Lowest width multiplier of the network; a range if its knobs have several."""
-        lows = sorted({knob.low for knob in self.space.knobs})
+        knobs = zip(self.space.knobs, self.space.kinds)
+        lows = sorted({knob.low for knob, kind in knobs if kind == CHANNELS})
         if len(lows) > 1:
             return f"{lows[0]:g} to {lows[-1]:g}"
         return lows[0] if lows else None

@@ -10,6 +10,7 @@ computed. None leaves a value to the recipe, the preset, the data or the network
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, replace
@@ -18,7 +19,7 @@ from typing import Any, ClassVar
 
 from joslim.costs import COSTS
 from joslim.errors import UserError, unknown
-from joslim.files import read_text
+from joslim.files import read_text, shown
 from joslim.runs.recipes import RECIPES, settings_of
 from joslim.training.settings import (
     SEARCH_OPTIONS,
@@ -70,6 +71,12 @@ class Network(Settings):
         least=0,
         most=0.99,
     )
+    resolutions: str | None = setting(
+        None,
+        "Sizes in pixels of the images that children take, such as 160,192,224. By default all "
+        "children take images of one size.",
+    )
+    depth: bool = setting(False, "Let children leave out residual blocks.")
     widths: str | None = setting(
         None, "Widths of method single: one multiplier, or one for each knob, such as 1,0.5."
     )
@@ -239,8 +246,18 @@ class Config(Machine, Evaluation, Sandwich, Search, Optimizer, Images, Network):
                 f"searcher: method {self.method!r} does not search; allowed with: "
                 f"{', '.join(SEARCHING)}"
             )
+        sizes_of(self.resolutions)
         if self.widths is not None and self.method != "single":
             raise UserError(f"widths: only method single trains given widths, not {self.method!r}")
+
+    @property
+    def slim_options(self) -> dict[str, Any]:
+        """The options of `joslim.slim`."""
+        return {
+            "low": self.low,
+            "resolutions": sizes_of(self.resolutions),
+            "depth": self.depth or None,
+        }
 
     @property
     def held_out(self) -> int | float:
@@ -254,6 +271,15 @@ class Config(Machine, Evaluation, Sandwich, Search, Optimizer, Images, Network):
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def sizes_of(text: str | None) -> tuple[int, ...] | None:
+    """160,192,224 -> (160, 192, 224)"""
+    if text is None:
+        return None
+    if not re.fullmatch(r"[1-9][0-9]{0,5}(,[1-9][0-9]{0,5})*", text):
+        raise UserError(f"resolutions: {shown(text)} are not sizes; type pixels: 160,192,224")
+    return tuple(map(int, text.split(",")))
 
 
 class Resolved(Config):
@@ -302,6 +328,9 @@ def config_of(values: Mapping[str, Any]) -> Config:
     recipe = values.get("recipe")
     named = settings_of(recipe, values) if isinstance(recipe, str) and recipe in RECIPES else {}
     given = {**named, **values}
+    sizes = given.get("resolutions")  # in Python and in files also as a list
+    if isinstance(sizes, (list, tuple)) and sizes and all(type(size) is int for size in sizes):
+        given["resolutions"] = ",".join(map(str, sizes))
     preset = checked(FIELDS["preset"], given.get("preset", DEFAULTS["preset"]))
     sandwich = {item.name: given[item.name] for item in fields(Sandwich) if item.name in given}
     if given.get("init") is not None:  # a trained network need not be trained alone first

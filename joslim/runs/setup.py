@@ -45,7 +45,7 @@ from joslim.runs.recipes import RECIPES, check_data, rate_for
 from joslim.search.initial_design import start_size
 from joslim.slimmable import SlimmableNet, norms_together, slim, sort_channels
 from joslim.slimmable.running import tensors_in
-from joslim.space import Widths, WidthSpace
+from joslim.space import CHANNELS, Widths, WidthSpace
 from joslim.training.evaluate import evaluating, moved
 from joslim.training.exploring import timed
 from joslim.training.judging import validation_errors
@@ -262,7 +262,7 @@ def set_up(
         )
     if config.dropout is not None:
         set_dropout(network, config.dropout)
-    net, fresh = make_net(network, images.shape, config.low, weights)
+    net, fresh = make_net(network, images.shape, config.slim_options, weights)
     settings = resolve(config, images, net)
     if isinstance(images, FolderData):
         assert settings.crop_scale is not None
@@ -323,8 +323,9 @@ def resolve(config: Config, data: Data, net: SlimmableNet) -> Resolved:
     if isinstance(data, FolderData):
         fill("size", data.shape[-1])
         fill("crop_scale", data.scale)
-    if len(lows := {knob.low for knob in net.space.knobs}) == 1:  # else each layer has its own
-        values["low"] = lows.pop()
+    widths = zip(net.space.knobs, net.space.kinds)
+    if len(lows := {knob.low for knob, kind in widths if kind == CHANNELS}) == 1:
+        values["low"] = lows.pop()  # else each layer has its own
 
     name, method = find_method(config.method)
     preset = find_preset(config.preset)
@@ -667,7 +668,14 @@ def network_facts(net: SlimmableNet) -> dict[str, Any]:
         "keep": [*options.keep],
         "tie": [names(item) for item in options.tie],
         "divisor": options.divisor,
+        **more_options(options.resolutions, options.depth),
     }
+
+
+def more_options(resolutions: Sequence[int] | None, depth: Any) -> dict[str, Any]:
+    """Return the options of `slim` for other knobs than widths as JSON; none in most networks."""
+    found: dict[str, Any] = {"resolutions": [*resolutions]} if resolutions else {}
+    return found | ({"depth": {**depth} if isinstance(depth, Mapping) else True} if depth else {})
 
 
 def name_of_own(net: SlimmableNet) -> str:
@@ -679,7 +687,9 @@ def name_of_own(net: SlimmableNet) -> str:
 def slim_options(record: Any, where: str) -> dict[str, Any]:
     """Return the options of `slim` in what `network_facts` has described."""
     lists = {name: json_rows(record, name, where, MOST_NAMES, least=0) for name in ("keep", "tie")}
-    return {**lists, **{name: json_value(record, name, where) for name in ("low", "divisor")}}
+    more = [name for name in ("resolutions", "depth") if name in record]
+    names = ("low", "divisor", *more)
+    return {**lists, **{name: json_value(record, name, where) for name in names}}
 
 
 def classes_in(record: Any, where: str) -> int | None:
@@ -761,17 +771,24 @@ def parse_shape(text: str) -> tuple[int, ...]:
     return tuple(map(int, sizes))
 
 
-def net_of(model: str, shape: str | None, low: float | None) -> SlimmableNet:
+def net_of(
+    model: str,
+    shape: str | None,
+    low: float | None,
+    resolutions: tuple[int, ...] | None = None,
+    depth: bool = False,
+) -> SlimmableNet:
     """Make the network of a command line: the name of a model, and an input such as 3x224x224."""
     given = parse_shape(shape) if shape is not None else None
     network = load_model(model)
-    return slim(network, blank_input(given or default_shape(network)), low=low)
+    example = blank_input(given or default_shape(network))
+    return slim(network, example, low=low, resolutions=resolutions, depth=depth or None)
 
 
 def make_net(
     model: nn.Module,
     shape: tuple[int, ...],
-    low: float | None = None,
+    options: Mapping[str, Any] | None = None,
     init: Mapping[str, Tensor] | None = None,
 ) -> tuple[SlimmableNet, list[str]]:
     """Return the slimmable network, and the names of its weights that are not from `init`.
@@ -780,7 +797,7 @@ def make_net(
     narrow children keep the first channels.
     """
     fresh = [] if init is None else load_weights(model, init)
-    net = slim(model, blank_input(shape, device_of(model)), low=low)
+    net = slim(model, blank_input(shape, device_of(model)), **(options or {}))
     if init is not None:
         sort_channels(net)
     return net, fresh

@@ -10,6 +10,7 @@ symbolic_axes.py  axes made of unknown numbers of channels, which are unified
 symbolic_int.py   sizes that remember which axis they measure
 
 Plan: decide what can be slimmed.
+blocks.py         which residual blocks children may leave out
 plan.py           from traces to Dims, knobs and the cuts of each layer
 blueprint.py      the summary of the network from which children are priced
 

@@ -61,10 +61,20 @@ class Layout:
 
 @dataclass(frozen=True)
 class Term:
-    """A constant times the lengths of slimmable axes."""
+    """A constant times the lengths of slimmable axes.
+
+    Attributes:
+        times: The constant, at the full size of the input.
+        layouts: The slimmable axes.
+        at_sizes: The constant at each allowed size of the input, if sizes are a knob.
+        block: The position of a Dim of blocks, and the number of a block of it, counted from 0: the
+            term is 0 in a child that keeps no more blocks than that.
+    """
 
     times: int
     layouts: tuple[Layout, ...] = ()
+    at_sizes: tuple[int, ...] = ()
+    block: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -95,7 +105,7 @@ class Blueprint:
     parameters: tuple[Term, ...]
 
     def units(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """[n, dims] channel counts -> [n, dims] units, in which Layouts are measured."""
+        """[n, dims] counts -> [n, dims] units, in which Layouts are measured."""
         return counts // self._steps
 
     @cached_property

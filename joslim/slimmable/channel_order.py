@@ -34,6 +34,7 @@ from joslim.slimmable.blueprint import Layout
 from joslim.slimmable.layer_specs import own_tensors
 from joslim.slimmable.net import SlimmableNet
 from joslim.slimmable.running import Inputs, all_agree, no_side_effects, outputs_of, refuse_meta
+from joslim.space import CHANNELS
 
 # Dim -> the new order of its units: position i gets the unit that was at order[i].
 Permutations = Mapping[int, Tensor]
@@ -79,8 +80,8 @@ def sort_channels(net: SlimmableNet, importance: str | Importance = "product") -
     Args:
         net: The slimmable network.
         importance: A name ("l1", "readers" or "product"), or a function of the network that
-            returns, for each Dim of `net.space.dims`, a tensor with one number for each of its
-            units.
+            returns, for each Dim of channels in `net.space.dims`, a tensor with one number for each
+            of its units.
 
     Returns:
         The units that had to stay in their places because `forward` depends on their order, with
@@ -164,8 +165,8 @@ def entries(layout: Layout, permutations: Permutations) -> Tensor:
 
 
 def units_of(net: SlimmableNet) -> list[int]:
-    """Return the number of units of each Dim."""
-    return [dim.full // dim.step for dim in net.space.dims]
+    """Return the number of units of each Dim of channels; those of other kinds come after them."""
+    return [dim.full // dim.step for dim in net.space.dims if dim.kind == CHANNELS]
 
 
 # --- which units can be permuted ------------------------------------------------------------------

@@ -25,6 +25,7 @@ from joslim.distributed import world
 from joslim.errors import UserError
 from joslim.slimmable.blueprint import Layout
 from joslim.slimmable.plan import LayerPlan
+from joslim.slimmable.running import resized
 
 PREFIX = "_slim_"
 
@@ -37,6 +38,54 @@ class SlimmableLayer(nn.Module):
         cls: Any = type(self)
         caches: dict[str, Any] = {PREFIX + "views": {}, PREFIX + "copies": {}}
         return rebuild, cls._slim_made_of, {**self.__dict__, **caches}
+
+
+class Block(nn.Module):
+    """Mixin of a module that a child may leave out: the input is then its output."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if not self.__dict__[PREFIX + "left_out"]:
+            return super().forward(*args, **kwargs)
+        given = next(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
+        if world() > 1 and torch.is_grad_enabled():
+            return ZeroGradients.apply(given, *self.parameters())
+        return given
+
+
+class ZeroGradients(torch.autograd.Function):
+    """Returns its input, and gives parameters a gradient of zero.
+
+    DistributedDataParallel averages gradients in the last of the passes of a step. It would not
+    average those of parameters that are unused in that pass, although earlier passes used them.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, given: Tensor, *parameters: Tensor) -> Tensor:
+        ctx.save_for_backward(*parameters)
+        return given.view_as(given)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        needed = ctx.needs_input_grad[1:]
+        zeros = (torch.zeros_like(p) if n else None for p, n in zip(ctx.saved_tensors, needed))
+        return gradient, *zeros
+
+
+class Resizing(nn.Module):
+    """Mixin of a network whose children have inputs of several sizes: it resizes its input."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        # A slice of a Sequential has no state.
+        if (pixels := self.__dict__.get(PREFIX + "pixels")) is not None:
+            args, kwargs = resized((args, kwargs), pixels)
+        return super().forward(*args, **kwargs)
+
+
+class Missing(nn.Identity):
+    """Stands for a block in a child that is called with more arguments than an Identity takes."""
+
+    def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return input
 
 
 def rebuild(base: type, names: tuple[str, ...], mixins: tuple[type, ...]) -> Any:
@@ -86,6 +135,11 @@ def make_layer_slimmable(
         module.__dict__.update({PREFIX + name: value for name, value in norm_state.items()})
     base: Any = type(module)
     module.__class__ = slimmable_class(base, names, mixins)
+
+
+def original_class(module: nn.Module) -> Any:
+    """Return the class that a module had before it was made slimmable."""
+    return getattr(type(module), "_slim_made_of", (type(module),))[0]
 
 
 def restore_layer(module: nn.Module) -> None:

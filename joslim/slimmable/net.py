@@ -7,13 +7,14 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import warnings
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from types import FunctionType, MethodType
+from types import FunctionType, MappingProxyType, MethodType
 from typing import Any
 
 import torch
@@ -22,17 +23,22 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._pytree import tree_map_only
 
 from joslim.errors import UserError, first_line
+from joslim.slimmable.blocks import Place, left_out
 from joslim.slimmable.blueprint import Blueprint, Layout
 from joslim.slimmable.layer_specs import own_tensors
 from joslim.slimmable.layers import (
+    Block,
+    Missing,
+    Resizing,
     attributes_at,
     layer_state,
     make_layer_slimmable,
+    original_class,
     refuse_written,
     restore_layer,
 )
 from joslim.slimmable.plan import Frozen, LayerPlan, Options, Plan
-from joslim.slimmable.running import Inputs
+from joslim.slimmable.running import Inputs, resized
 from joslim.slimmable.tracing import Uncounted
 from joslim.space import Widths, WidthSpace
 
@@ -58,6 +64,9 @@ class NetState:
     options: Options
     layers: list[tuple[nn.Module, LayerPlan]]
     norms: dict[str, nn.Module]
+    # Modules that children may leave out: where they stand, by their names, and the modules.
+    blocks: dict[str, Place]
+    skippable: list[tuple[nn.Module, Place]]
     statistics: dict[Widths, Statistics] = field(default_factory=dict)
     recent: OrderedDict[Widths, list[dict[str, Any]]] = field(default_factory=OrderedDict)
 
@@ -174,6 +183,11 @@ class SlimmableNet(nn.Module):
         all_full = widths == self.space.full
         for name, norm in state.norms.items():
             norm.__dict__.update(_slim_all_full=all_full, _slim_own=own.get(name))
+        for block, place in state.skippable:
+            block.__dict__["_slim_left_out"] = widths.counts[place.dim] <= place.number
+        if widths.pixels is not None:
+            at_full_size = widths.pixels == self.space.full.pixels
+            self.__dict__["_slim_pixels"] = None if at_full_size else widths.pixels
         state.active = widths
         for layer, of_layer in copies:
             refuse_written(layer, of_layer)
@@ -211,7 +225,12 @@ class SlimmableNet(nn.Module):
         """Extract a child without a warning."""
         state = self._slim_net
         own = state.statistics.get(widths)
-        return extract_child(self, state.plans, widths.units, share, own, without=(state,))
+        gone = left_out(state.blocks, widths.counts)
+        return extract_child(self, state.plans, widths.units, share, own, (state,), gone)
+
+    def _example_of(self, widths: Widths) -> Any:
+        """Return the inputs that the costs of a child are counted for: the example in its size."""
+        return resized(self._slim_net.example, widths.pixels)
 
     def _states(self, widths: Widths) -> list[dict[str, Any]]:
         """Return the attributes of every layer at these widths, from the cache if possible."""
@@ -282,9 +301,15 @@ def make_slimmable(model: nn.Module, plan: Plan, example: Inputs, options: Optio
         if isinstance(module, _NormBase) and module._buffers.get("running_mean") is not None
     }
     for name, module in modules.items():
-        if module is not model and (name in plan.layers or isinstance(module, _NormBase)):
-            make_layer_slimmable(module, plan.layers.get(name))
-    make_layer_slimmable(model, plan.layers.get(""), mixins=(SlimmableNet,))
+        is_block = name in plan.blocks
+        if module is not model and (
+            name in plan.layers or isinstance(module, _NormBase) or is_block
+        ):
+            make_layer_slimmable(module, plan.layers.get(name), (Block,) if is_block else ())
+        if is_block:
+            module.__dict__["_slim_left_out"] = False
+    mixins = (Resizing, SlimmableNet) if options.resolutions else (SlimmableNet,)
+    make_layer_slimmable(model, plan.layers.get(""), mixins=mixins)
     layers = [(modules[name], layer) for name, layer in plan.layers.items()]
     model._slim_net = NetState(  # type: ignore[assignment]
         plan.blueprint,
@@ -296,6 +321,8 @@ def make_slimmable(model: nn.Module, plan: Plan, example: Inputs, options: Optio
         options,
         layers,
         norms,
+        plan.blocks,
+        [(modules[name], place) for name, place in plan.blocks.items()],
     )
     assert isinstance(model, SlimmableNet)
     return model
@@ -311,15 +338,18 @@ def extract_child(
     share: bool = False,
     statistics: Statistics | None = None,
     without: tuple[Any, ...] = (),
+    gone: Mapping[str, Place] = MappingProxyType({}),
 ) -> nn.Module:
     """Return a copy of the model with every tensor cut to the size of the child.
 
     The copy is made by `deepcopy` with the cut tensors already in its memo, so that the full
     weights are never copied. `share` makes parameters views of the shared weights where a view can
-    express the cut; `without` are objects that are not copied.
+    express the cut; `without` are objects that are not copied, and `gone` has the blocks that the
+    child leaves out.
     """
     modules = dict(model.named_modules())
     memo: dict[int, Any] = {id(value): None for value in without}
+    memo |= {id(modules[name]): identity_for(modules[name]) for name in gone}
     if share:
         memo |= {id(parameter): parameter for parameter in model.parameters()}
     # deepcopy refuses tensors that are part of a graph; forward or a hook may have stored some.
@@ -336,6 +366,10 @@ def extract_child(
             f"model: {type(model).__name__} cannot be copied, so no child can be cut out: "
             f"{first_line(error)}; take off the model what it or a hook keeps"
         ) from error
+    for name, place in gone.items():
+        if place.removable:
+            parent, _, key = name.rpartition(".")
+            del child.get_submodule(parent)._modules[key]
     for name, module in child.named_modules():
         restore_layer(module)
         if name in plans:
@@ -344,6 +378,12 @@ def extract_child(
         norm: Any = child.get_submodule(name)
         norm.running_mean, norm.running_var = mean.clone(), var.clone()
     return child
+
+
+def identity_for(block: nn.Module) -> nn.Module:
+    """Return what stands in a child for a block that it leaves out, unless that can go, too."""
+    arguments = inspect.signature(original_class(block).forward).parameters
+    return nn.Identity() if len(arguments) == 2 else Missing()  # self and the input
 
 
 def tensors_with_graph(root: Any, without: tuple[Any, ...]) -> Iterator[Tensor]:

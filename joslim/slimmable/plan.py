@@ -9,11 +9,13 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 
 from torch import nn
 
 from joslim.errors import UserError, unknown
+from joslim.slimmable.blocks import Depth, Place, Stage, parent_of
 from joslim.slimmable.blueprint import Blueprint, Layer, Layout, Stretch, Term
 from joslim.slimmable.layer_specs import LayerSpec, own_tensors
 from joslim.slimmable.symbolic_axes import (
@@ -25,7 +27,7 @@ from joslim.slimmable.symbolic_axes import (
     resolve,
 )
 from joslim.slimmable.tracing import Node, Op, Produced, Tracer, Uncounted
-from joslim.space import Dim, Knob, Widths, WidthSpace
+from joslim.space import BLOCKS, PIXELS, Dim, Knob, Widths, WidthSpace, lowest_share
 
 DEFAULT_LOW = 0.25
 
@@ -41,6 +43,8 @@ class Options:
     keep: Sequence[str]
     tie: Tie
     divisor: int
+    resolutions: tuple[int, ...] = ()
+    depth: Depth = False
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,13 @@ class LayerPlan:
 
 @dataclass(frozen=True)
 class Frozen:
-    """A layer whose width cannot be slimmed, and the reason."""
+    """A layer whose width cannot be slimmed, and the reason; or a block that must stay.
+
+    Attributes:
+        layer: Name of the layer or block.
+        channels: Number of its channels; 0 for a block.
+        why: The reason.
+    """
 
     layer: str
     channels: int
@@ -69,6 +79,8 @@ class Plan:
     frozen: list[Frozen]
     uncounted: list[Uncounted]
     variables: list[Var]
+    # The blocks that may be left out, by their names.
+    blocks: dict[str, Place]
 
     @property
     def space(self) -> WidthSpace:
@@ -91,8 +103,13 @@ def make_plan(
     specs: dict[nn.Module, LayerSpec],
     tracers: Sequence[Tracer],
     options: Options,
+    stages: Sequence[Stage] = (),
+    sized: Sequence[Tracer] = (),
 ) -> Plan:
-    """Make a plan from traces, of which the first one, in eval mode, determines the costs."""
+    """Make a plan from traces, of which the first one, in eval mode, determines the costs.
+
+    `sized` has a trace in eval mode for each size of the input, if these are a knob.
+    """
     produced = [p for tracer in tracers for p in tracer.produced]
     # The layers that make each free Var, in the order in which they ran.
     makers: dict[Var, list[Produced]] = {}
@@ -102,16 +119,50 @@ def make_plan(
                 known.append(p)
     variables = list(makers)
     dims = tuple(named_dims(makers, options.divisor))
-    space = WidthSpace(dims, tuple(knobs(dims, produced, options)))
+    listed = tuple(listed_dims(dims, stages, options.resolutions))
+    others = [Knob(d.name, (at,), lowest_share(d)) for at, d in enumerate(listed, len(dims))]
+    space = WidthSpace((*dims, *listed), (*knobs(dims, produced, options), *others))
+    called = {call.module for call in tracers[0].calls}
+    blocks: dict[str, Place] = {}
+    for at, stage in enumerate(stages, len(dims)):
+        for number, name in [*enumerate(stage.blocks)][stage.least :]:
+            parent = model.get_submodule(parent_of(name))
+            plain = type(parent).forward is nn.Sequential.forward
+            blocks[name] = Place(at, number, plain and parent_of(name) in called)
     layouts = Layouts(variables)
     layers = {
         name: layer
         for name, module in model.named_modules()
         if module in specs and (layer := layer_plan(specs[module], layouts))
     }
-    blueprint = draw_blueprint(model, specs, tracers[0].ops, space, layouts)
+    drawing = Drawing(layouts, blocks)
+    parameters = drawing.parameters(model, specs)
+    blueprint = Blueprint(space, *drawing.layers_and_maps(tracers[0]), parameters)
+    if sized:
+        blueprint = at_all_sizes(blueprint, [drawing.layers_and_maps(tracer) for tracer in sized])
     frozen = [*frozen_layers(produced), *unseen_layers(model, specs, produced)]
-    return Plan(blueprint, layers, frozen, tracers[0].uncounted, variables)
+    return Plan(blueprint, layers, frozen, tracers[0].uncounted, variables, blocks)
+
+
+def listed_dims(
+    dims: Sequence[Dim], stages: Sequence[Stage], resolutions: tuple[int, ...]
+) -> Iterator[Dim]:
+    """Make a Dim for the blocks of each stage, and one for the pixels of the input."""
+    taken = {dim.name for dim in dims}
+
+    def free(name: str) -> str:
+        return (
+            name
+            if name not in taken
+            else next(new for copy in count(2) if (new := f"{name}#{copy}") not in taken)
+        )
+
+    for stage in stages:
+        full = len(stage.blocks)
+        values = tuple(range(stage.least, full + 1))
+        yield Dim(free(stage.name), full, layers=stage.blocks, kind=BLOCKS, values=values)
+    if resolutions:
+        yield Dim(free("input"), resolutions[-1], kind=PIXELS, values=resolutions)
 
 
 def named_dims(makers: dict[Var, list[Produced]], divisor: int) -> Iterator[Dim]:
@@ -253,40 +304,88 @@ def layer_plan(spec: LayerSpec, layouts: Layouts) -> LayerPlan | None:
     return LayerPlan(tensors, attributes)
 
 
-def draw_blueprint(
-    model: nn.Module,
-    specs: dict[nn.Module, LayerSpec],
-    ops: list[Op],
-    space: WidthSpace,
-    layouts: Layouts,
-) -> Blueprint:
-    """Summarise the operations of a trace in terms of Dims."""
-    memory = Maps(ops)
-    layers = []
-    for time, op in enumerate(ops):
-        for m in op.multiplies:
-            weight = m.weight or []
-            out = op.writes[0].axes
-            layers.append(
-                Layer(
-                    name=m.module,
-                    op=op.name,
-                    macs=layouts.term(m.macs),
-                    weights=layouts.term(weight) if m.weight else Term(0),
-                    kernel=tuple(length(axis) for axis in weight[2:]),
-                    resolution=tuple(length(axis) for axis in out[2:]),
-                    maps=memory.of(op),
-                    skips=memory.alive_beside(time),
+@dataclass(frozen=True)
+class Drawing:
+    """Summarises traces in terms of Dims. `blocks` are those that may be left out."""
+
+    layouts: Layouts
+    blocks: Mapping[str, Place]
+
+    def layers_and_maps(self, tracer: Tracer) -> tuple[tuple[Layer, ...], tuple[Term, ...]]:
+        """Return the multiplications and the feature maps of a trace."""
+        memory, layers = Maps(tracer.ops), []
+        inside = [(c.start, c.stop, c.module) for c in tracer.calls if c.module in self.blocks]
+        for time, op in enumerate(tracer.ops):
+            names = [name for start, stop, name in inside if start <= time < stop]
+            block = self.blocks[names[0]][:2] if names else None
+            for m in op.multiplies:
+                weight = m.weight or []
+                out = op.writes[0].axes
+                layers.append(
+                    Layer(
+                        name=m.module,
+                        op=op.name,
+                        macs=replace(self.layouts.term(m.macs), block=block),
+                        weights=replace(
+                            self.layouts.term(weight) if m.weight else Term(0), block=block
+                        ),
+                        kernel=tuple(length(axis) for axis in weight[2:]),
+                        resolution=tuple(length(axis) for axis in out[2:]),
+                        maps=memory.of(op),
+                        skips=memory.alive_beside(time),
+                    )
                 )
-            )
-    # Parameters in compiled modules have no spec and are never cut; shared ones count once.
-    parameters = {id(p): Term(p.numel()) for p in model.parameters()}
-    for module, spec in specs.items():
-        for name, tensor in own_tensors(module).items():
-            if id(tensor) in parameters:
-                parameters[id(tensor)] = layouts.term(spec.tensors[name])
-    maps = tuple(layouts.term(node.axes) for node in memory.maps)
-    return Blueprint(space, tuple(layers), maps, tuple(parameters.values()))
+        return tuple(layers), tuple(self.layouts.term(node.axes) for node in memory.maps)
+
+    def parameters(self, model: nn.Module, specs: dict[nn.Module, LayerSpec]) -> tuple[Term, ...]:
+        """Return the sizes of all parameters.
+
+        Parameters in compiled modules have no spec and are never cut; shared ones count once.
+        """
+        found = {id(p): Term(p.numel()) for p in model.parameters()}
+        for module, spec in specs.items():
+            for name, tensor in own_tensors(module).items():
+                if id(tensor) in found:
+                    found[id(tensor)] = self.layouts.term(spec.tensors[name])
+        for name, place in self.blocks.items():
+            for p in model.get_submodule(name).parameters():
+                found[id(p)] = replace(found[id(p)], block=place[:2])
+        return tuple(found.values())
+
+
+def at_all_sizes(
+    blueprint: Blueprint, sized: Sequence[tuple[tuple[Layer, ...], tuple[Term, ...]]]
+) -> Blueprint:
+    """Give every term its value at each size of the input.
+
+    Raises:
+        UserError: The network computes something else at another size, so that terms do not match.
+    """
+
+    def joined(terms: Sequence[Term]) -> Term:
+        if any(replace(term, times=0) != replace(terms[0], times=0) for term in terms):
+            raise UserError(different)
+        times = tuple(term.times for term in terms)
+        return replace(terms[-1], at_sizes=times if len({*times}) > 1 else ())
+
+    different = "resolutions: this network does other operations at other sizes; leave them out"
+    layers, maps = zip(*sized)
+    if len({len(each) for each in layers}) > 1 or len({len(each) for each in maps}) > 1:
+        raise UserError(different)
+    joined_layers = []
+    for layer, same in zip(blueprint.layers, zip(*layers)):
+        if any(
+            (x.name, x.op, x.maps, x.skips) != (layer.name, layer.op, layer.maps, layer.skips)
+            for x in same
+        ):
+            raise UserError(different)
+        macs, weights = joined([x.macs for x in same]), joined([x.weights for x in same])
+        joined_layers.append(replace(layer, macs=macs, weights=weights))
+    return replace(
+        blueprint,
+        layers=tuple(joined_layers),
+        maps=tuple(joined(terms) for terms in zip(*maps)),
+    )
 
 
 class Maps:

@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
 from joslim.errors import UserError
@@ -36,6 +38,27 @@ def as_inputs(given: Any) -> Inputs:
 def call(model: Callable[..., Any], inputs: Inputs) -> Any:
     """Run a model on its inputs."""
     return model(**inputs) if isinstance(inputs, dict) else model(*inputs)
+
+
+def resized(inputs: Any, pixels: int | None) -> Any:
+    """Resize the images among the inputs, [n, channels, height, width], unless they have the size.
+
+    The interpolation is bilinear with antialiasing. No size, None, leaves all as they are.
+    """
+    if pixels is None:
+        return inputs
+    size = (pixels, pixels)
+
+    def resize(images: Tensor) -> Tensor:
+        if images.dim() != 4 or images.shape[2:] == size:  # labels may be among the inputs
+            return images
+        if images.is_meta:
+            return images.new_empty(*images.shape[:2], *size)
+        # Half precision has no antialiasing on all devices.
+        real = images if images.dtype == torch.float64 else images.float()
+        return F.interpolate(real, size, mode="bilinear", antialias=True).to(images.dtype)
+
+    return tree_map_only(Tensor, resize, inputs)
 
 
 def refuse_meta(net: nn.Module) -> None:

@@ -18,11 +18,13 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from joslim.errors import UserError, first_line
+from joslim.slimmable.blocks import Depth, Stage, find_stages, left_out
 from joslim.slimmable.layer_specs import layer_spec
 from joslim.slimmable.layers import SlimmableLayer, restore_layer
 from joslim.slimmable.net import RESERVED, SlimmableNet, extract_child, make_slimmable
 from joslim.slimmable.plan import (
     DEFAULT_LOW,
+    Frozen,
     Low,
     Options,
     Plan,
@@ -39,9 +41,17 @@ from joslim.slimmable.running import (
     is_real,
     no_side_effects,
     outputs_of,
+    resized,
     tensors_in,
 )
-from joslim.slimmable.symbolic_axes import Algebra, Locked, Segment, is_fixed, variables
+from joslim.slimmable.symbolic_axes import (
+    Algebra,
+    Locked,
+    Segment,
+    is_fixed,
+    length,
+    variables,
+)
 from joslim.slimmable.tracing import Counter, OpFailed, Tracer, trace
 from joslim.space import Widths, WidthSpace
 
@@ -54,6 +64,8 @@ def slim(
     keep: Sequence[str] | None = None,
     tie: Tie | None = None,
     divisor: int | None = None,
+    resolutions: Sequence[int] | None = None,
+    depth: Depth | None = None,
 ) -> SlimmableNet:
     """Make a network slimmable, in place, and return it.
 
@@ -73,6 +85,12 @@ def slim(
         keep: Names of layers that keep their full width.
         tie: Groups of layer names that share one coordinate of the search (knob).
         divisor: Channel counts are rounded down to multiples of this number.
+        resolutions: Sizes in pixels of the square images that children take, in rising order. The
+            last one is that of the example. The network resizes a batch to the size of the active
+            child; a child that is cut out takes images of its own size.
+        depth: Whether children may leave out residual blocks: they keep the first ones of each
+            stage, at least one. A dictionary has the least number of blocks by the name of a stage,
+            such as {"layer3": 2}.
 
     Returns:
         The same module, which is now also a `SlimmableNet`.
@@ -91,9 +109,12 @@ def slim(
         >>> print(net.frozen[0].layer, "because", net.frozen[0].why)
         fc because it is an output of the network
     """
-    options = options_for(model, low=low, keep=keep, tie=tie, divisor=divisor)
+    options = options_for(
+        model, low=low, keep=keep, tie=tie, divisor=divisor, resolutions=resolutions, depth=depth
+    )
     inputs = example_of(model, example_input)
     check_fits(model, inputs)
+    check_resolutions(options.resolutions, inputs)
     analysis = Analysis(model, first_sample(model, inputs), options)
     plan = analysis.settled_plan()
     try:
@@ -110,7 +131,10 @@ def slim(
 def options_for(model: nn.Module, **given: Any) -> Options:
     """Complete the arguments of `slim` by the defaults of the model, and check them."""
     defaults = getattr(model, "slim_defaults", {})
-    fallback = {"low": DEFAULT_LOW, "keep": (), "tie": (), "divisor": 1}
+    fallback = {
+        **{"low": DEFAULT_LOW, "keep": (), "tie": (), "divisor": 1},
+        **{"resolutions": (), "depth": False},
+    }
     values = {
         name: defaults.get(name, fallback[name]) if value is None else value
         for name, value in given.items()
@@ -129,7 +153,40 @@ def options_for(model: nn.Module, **given: Any) -> Options:
                 raise UserError(f"{name}: {item!r} is not a name; type names of layers: ['conv1']")
     if not isinstance(values["divisor"], int) or values["divisor"] < 1:
         raise UserError(f"divisor: {values['divisor']} is below 1; type 1 for no rounding, or 8")
+    sizes = values["resolutions"]
+    rising = isinstance(sizes, Sequence) and all(type(size) is int and size > 0 for size in sizes)
+    if not rising or len(sizes) == 1 or sorted({*sizes}) != [*sizes]:
+        raise UserError(
+            f"resolutions: {sizes!r} given; type at least two sizes in pixels, each once and the "
+            "smallest first: (160, 192, 224)"
+        )
+    values["resolutions"] = tuple(sizes)
+    depth = values["depth"]
+    least = depth.values() if isinstance(depth, Mapping) else ()
+    if not isinstance(depth, (bool, Mapping)) or not all(type(n) is int for n in least):
+        raise UserError(
+            f"depth: {depth!r} given; type True, or the least number of blocks of a stage: "
+            "{'layer3': 2}"
+        )
     return Options(**values)
+
+
+def check_resolutions(sizes: tuple[int, ...], inputs: Inputs) -> None:
+    """Check that the example is a batch of square images of the largest size."""
+    if not sizes:
+        return
+    images = tensors_in(inputs)
+    if len(images) != 1 or images[0].dim() != 4 or not images[0].is_floating_point():
+        raise UserError(
+            f"resolutions: the network takes {described(inputs)}, one batch of images is needed: "
+            "(n, channels, height, width)"
+        )
+    height, width = images[0].shape[2:]
+    if (height, width) != (sizes[-1], sizes[-1]):
+        raise UserError(
+            f"resolutions: the largest is {sizes[-1]}, the images have {height}x{width} pixels; "
+            "the largest must be their size: type other ones, or resize the images (--size)"
+        )
 
 
 def example_of(model: nn.Module, given: Any) -> Inputs:
@@ -310,9 +367,10 @@ class Analysis:
         }
         self.tracers: list[Tracer] = []
         self.modes: list[bool] = []
+        calls = bool(self.options.depth)
         for training in (False, True):
             try:
-                tracer = trace(self.model, self.inputs, self.specs, self.algebra, training)
+                tracer = trace(self.model, self.inputs, self.specs, self.algebra, training, calls)
             except OpFailed as error:
                 if not training:
                     raise UserError(f"model: tracing failed: {error.why}") from error
@@ -324,6 +382,25 @@ class Analysis:
                 continue
             self.tracers.append(tracer)
             self.modes.append(training)
+        # One trace in eval mode for each size, from which the costs of the size follow.
+        self.sized: list[Tracer] = []
+        for size in self.options.resolutions[:-1]:
+            inputs = resized(self.inputs, size)
+            try:
+                tracer = trace(self.model, inputs, self.specs, self.algebra, False, calls)
+            except OpFailed as error:
+                raise UserError(
+                    f"resolutions: {type(self.model).__name__} cannot take images of {size} pixels "
+                    f"({error.why}); type larger ones, or leave resolutions out"
+                ) from error
+            if (found := output_sizes(tracer)) != (full := output_sizes(self.tracers[0])):
+                raise UserError(
+                    f"resolutions: the outputs are {found} for images of {size} pixels and {full} "
+                    "for the largest, from which children learn; leave resolutions out"
+                )
+            self.sized.append(tracer)
+        if self.sized:
+            self.sized.append(self.tracers[0])
 
     def _count_free(self) -> int:
         return len({var for t in self.tracers for p in t.produced for var in variables(p.axis)})
@@ -340,8 +417,15 @@ class Analysis:
             for p in produced:
                 if p.module in names:
                     self.algebra.freeze(p.axis, f"kept, as asked for by {pattern!r}")
+        stages: list[Stage] = []
+        stay: dict[str, str] = {}
+        if depth := self.options.depth:
+            tracers = [*self.tracers, *self.sized[:-1]]
+            stages, stay = find_stages(self.model, tracers, depth, self.options.keep)
+            self._check_stages(stages)
         while True:
-            plan = make_plan(self.model, self.specs, self.tracers, self.options)
+            plan = make_plan(self.model, self.specs, self.tracers, self.options, stages, self.sized)
+            plan.frozen += [Frozen(name, 0, why) for name, why in stay.items()]
             if not len(plan.space):
                 reason = "no weights"
                 if frozen := plan.frozen:
@@ -351,25 +435,47 @@ class Analysis:
                 raise UserError(f"model: {name} has nothing to slim: {reason}")
             if (failure := self._failure_of_children(plan)) is None:
                 return plan
-            for var in failure.variables:
-                if var.bound is None:
-                    self.algebra.freeze((Segment(var, 1),), failure.why)
+            free = [var for var in failure.variables if var.bound is None]
+            if not free:
+                raise UserError(f"model: a child of {type(self.model).__name__}: {failure.why}")
+            for var in free:
+                self.algebra.freeze((Segment(var, 1),), failure.why)
+
+    def _check_stages(self, stages: list[Stage]) -> None:
+        """Check that the network runs at full width with the least blocks of each stage.
+
+        Its forward may use what only the block has, such as an attribute.
+        """
+        plan = make_plan(self.model, self.specs, self.tracers, self.options, stages)
+        for at, stage in enumerate(stages, len(plan.variables)):
+            gone = {name: place for name, place in plan.blocks.items() if place.dim == at}
+            child = extract_child(self.model, {}, (), gone=gone)
+            try:
+                with no_side_effects(child, training=False):
+                    call(child, self.inputs)
+            except Exception as error:
+                raise UserError(
+                    f"depth: {type(self.model).__name__} fails without blocks of {stage.name!r} "
+                    f"({first_line(error)}); type depth={{{stage.name!r}: {len(stage.blocks)}}}"
+                ) from error
 
     def _failure_of_children(self, plan: Plan) -> Locked | OpFailed | None:
         """Trace trial children: each of their tensors must have the sizes of the plan."""
         for widths in trial_children(plan.space):
-            child = extract_child(self.model, plan.layers, widths.units)
+            gone = left_out(plan.blocks, widths.counts)
+            child = extract_child(self.model, plan.layers, widths.units, gone=gone)
             modules = dict(child.named_modules())
             specs = {
                 modules[name]: self.specs[module]
                 for name, module in self.model.named_modules()
-                if module in self.specs
+                if module in self.specs and name in modules and name not in gone
             }
+            inputs = resized(self.inputs, widths.pixels)
             for training in self.modes:
                 self.algebra.locked = True
                 try:
                     with plan.sized(widths):
-                        trace(child, self.inputs, specs, self.algebra, training)
+                        trace(child, inputs, specs, self.algebra, training)
                 except (Locked, OpFailed) as error:
                     if not error.variables:
                         error.variables = set(plan.variables)
@@ -377,6 +483,12 @@ class Analysis:
                 finally:
                     self.algebra.locked = False
         return None
+
+
+def output_sizes(tracer: Tracer) -> list[tuple[int, ...]]:
+    """Return the shapes of the outputs of a traced network."""
+    outputs = [node for op in tracer.ops if op.name == "output" for node in op.reads]
+    return [tuple(map(length, node.axes)) for node in outputs]
 
 
 def trial_children(space: WidthSpace) -> list[Widths]:
@@ -397,7 +509,7 @@ def check_children(net: SlimmableNet, modes: Sequence[bool]) -> None:
         for training in modes:
             in_place = outputs_in_place(widths, training)
             with no_side_effects(child, training):
-                cut_out = outputs_of(child, net.example)
+                cut_out = outputs_of(child, net._example_of(widths))
             if all_agree(in_place, cut_out):
                 continue
             if training and not all_agree(outputs_in_place(widths, training), in_place):

@@ -110,6 +110,17 @@ class Op:
     multiplies: list[Multiply] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Call:
+    """A call of a module: the operations from `start` to `stop`, and the tensors at both ends."""
+
+    module: str
+    start: int
+    stop: int
+    inputs: list[Node]
+    outputs: list[Node]
+
+
 @dataclass
 class Produced:
     """The output channels of a layer, with the name of the module that owns the weights."""
@@ -126,6 +137,7 @@ class Tracer(TorchFunctionMode):
         self.algebra = algebra
         self.ops: list[Op] = []
         self.produced: list[Produced] = []
+        self.calls: list[Call] = []
         self.uncounted: list[Uncounted] = []
         self.counter = Counter()
         self.failure: OpFailed | None = None
@@ -425,6 +437,34 @@ def track_modules(model: nn.Module, stack: list[str]) -> Iterator[None]:
 
 
 @contextmanager
+def record_calls(model: nn.Module, tracer: Tracer) -> Iterator[None]:
+    """Record in `tracer.calls` which tensors each module takes and returns, and when."""
+    handles, starts = [], []
+
+    def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
+        with torch._C.DisableTorchFunction():
+            starts.append((len(tracer.ops), [tracer.node(t) for t in tensors_in((args, kwargs))]))
+
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            continue
+
+        def leave(module: nn.Module, args: Any, kwargs: Any, out: Any, name: str = name) -> None:
+            start, inputs = starts.pop()
+            with torch._C.DisableTorchFunction():
+                outputs = [tracer.node(tensor) for tensor in tensors_in(out)]
+            tracer.calls.append(Call(name, start, len(tracer.ops), inputs, outputs))
+
+        handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
+        handles.append(module.register_forward_hook(leave, with_kwargs=True))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
 def intercept_torchscript(tracer: Tracer) -> Iterator[None]:
     """Show calls of TorchScript to the tracer, which a TorchFunctionMode does not see."""
     kinds: tuple[Any, ...] = (torch._C.ScriptFunction, torch._C.ScriptMethod)
@@ -492,12 +532,14 @@ def trace(
     specs: dict[nn.Module, LayerSpec],
     algebra: Algebra,
     training: bool,
+    calls: bool = False,
 ) -> Tracer:
     """Run the model, or a trial child, once and equate axes.
 
     `specs` has the axes of the tensors of its modules. Outputs freeze, because they must keep their
     shape. Once the algebra is locked, the trace only checks, and raises Locked where axes differ
-    from the final plan. OpFailed is raised where the model raised an error.
+    from the final plan. OpFailed is raised where the model raised an error. `calls`: record the
+    calls of all modules.
     """
     tracer = Tracer(algebra)
     tracer.modules = dict(model.named_modules())
@@ -522,6 +564,7 @@ def trace(
             intercept_torchscript(tracer),
             intercept_autograd_functions(tracer),
             track_modules(model, tracer.stack),
+            record_calls(model, tracer) if calls else nullcontext(),
             symbolic_attributes(specs, algebra),
             # Costs are those of the run in eval mode.
             nullcontext() if training or algebra.locked else tracer.counter,

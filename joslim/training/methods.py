@@ -19,7 +19,7 @@ from joslim.search import History, Searcher, greedy_removal, keep_useful
 from joslim.search import searcher as make_searcher
 from joslim.search.history import ALL
 from joslim.search.initial_design import start_size
-from joslim.space import Widths, WidthSpace
+from joslim.space import CHANNELS, Widths, WidthSpace
 
 # Slim is judged at this many widths, spread evenly over the cost axis (appendix of the paper).
 SLIM_CHILDREN = 40
@@ -95,6 +95,15 @@ def equally_slim_widths(training: Training) -> list[Widths]:
 def random_widths(training: Training) -> list[Widths]:
     """BigNAS: a random multiplier for each knob."""
     return [training.space.random(training.rng) for _ in range(training.samples)]
+
+
+def refuse_other_knobs(method: str, space: WidthSpace) -> None:
+    """AutoSlim removes channels: refuse it for a network with knobs of other kinds."""
+    if method == "autoslim" and (others := {*space.kinds} - {CHANNELS}):
+        raise UserError(
+            f"method: autoslim removes channels only, this network has knobs of "
+            f"{' and '.join(sorted(others))} too; leave out depth and resolutions, or type joslim"
+        )
 
 
 def greedy_sequence_widths(training: Training) -> list[Widths]:

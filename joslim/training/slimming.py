@@ -35,7 +35,7 @@ from joslim.space import Widths
 from joslim.training.distillation import Distillation
 from joslim.training.evaluate import Metric, wrong
 from joslim.training.exploring import ChildSearch, at_least_one
-from joslim.training.methods import Method, choose_searcher
+from joslim.training.methods import Method, choose_searcher, refuse_other_knobs
 from joslim.training.methods import method as find_method
 from joslim.training.methods import preset as find_preset
 from joslim.training.settings import (
@@ -157,6 +157,7 @@ class Slimming(ChildSearch):
         chosen = choose_searcher(searcher, self.name, self.preset, options)
         self.distill = check_distill(distill)
         super().__init__(net, cost, chosen, scoring, seed)
+        refuse_other_knobs(self.name, self.space)
         # What is called to train: the network or a wrapper of it.
         self.model = net
         self.samples = self.sandwich.samples

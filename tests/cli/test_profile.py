@@ -33,6 +33,49 @@ def test_mobilenet_v2_from_the_shell(shell: Run) -> None:
     assert {knob["low"] for knob in profile["knobs"]} == {0.42}
 
 
+def test_depth_and_resolution(joslim: Run) -> None:
+    flags = ("--resolutions", "128,160,192,224", "--depth")
+    profile = facts(joslim("profile", "mobilenet_v2", *flags, "--json"))
+    kinds = [knob["kind"] for knob in profile["knobs"]]
+    assert kinds == ["channels"] * 25 + ["blocks"] * 5 + ["pixels"]
+    blocks = {knob["name"]: (knob["channels"], knob["lowest"]) for knob in profile["knobs"][25:]}
+    assert blocks == {
+        "features.2": ([2], [1]),
+        "features.4": ([3], [1]),
+        "features.7": ([4], [1]),
+        "features.11": ([3], [1]),
+        "features.14": ([3], [1]),
+        "input": ([224], [128]),
+    }
+    assert profile["costs"]["macs"]["full"] == 300774272
+    assert profile["costs"]["macs"]["smallest"] < 300774272 / 25
+    table = joslim("profile", "mobilenet_v2", *flags).stdout
+    assert "31 knobs: 25 of channels, 5 of blocks, 1 of pixels" in table
+    assert "its output differs in size from its input" in " ".join(table.split())
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (
+            ["--resolutions", "160,x"],
+            "resolutions: '160,x' are not sizes; type pixels: 160,192,224",
+        ),
+        (["--resolutions", "224,160"], r"resolutions: (224, 160) given; type at least two sizes"),
+        (["--resolutions", "160,160,224"], "each once and the smallest first: (160, 192, 224)"),
+        (["--resolutions", "224"], "type at least two sizes"),
+        (["--resolutions", "160,256"], "the largest is 256, the images have 224x224 pixels; the"),
+        (["--depth"], "depth: CifarResNet has no block to leave out; a block is a module that is"),
+    ],
+)
+def test_knobs_that_are_refused(flags: list[str], words: str, joslim: Run) -> None:
+    model = "resnet8" if flags == ["--depth"] else "mobilenet_v2"
+    result = joslim("profile", model, *flags)
+    assert result.returncode == 2
+    assert words in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
 def test_a_model_of_ones_own_from_the_shell(own: Path, shell: Run) -> None:
     profile = facts(
         shell("-m", "joslim", "profile", "own:tiny", "--input", "3x16x16", "--low", "0.5", "--json")
@@ -43,6 +86,7 @@ def test_a_model_of_ones_own_from_the_shell(own: Path, shell: Run) -> None:
         "knobs": [
             {
                 "name": "0",
+                "kind": "channels",
                 "low": 0.5,
                 "layers": ["0"],
                 "channels": [8],

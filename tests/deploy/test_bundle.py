@@ -127,7 +127,7 @@ def test_a_child_with_a_graph_of_its_own(
     tiny_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That is where torch cannot leave the sizes open."""
-    monkeypatch.setattr(bundling.Builder, "_shared", None)
+    monkeypatch.setattr(bundling.Builder, "_shared", lambda self, widths: None)
     check = export_bundle(tiny_run, tmp_path / "net.joslim").check
     assert check.difference < 1e-5
     assert [file.name for file in tmp_path.iterdir()] == ["net.joslim"]
@@ -137,7 +137,7 @@ def test_a_mismatch_leaves_nothing(
     tiny_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = bundling.Builder._own
-    monkeypatch.setattr(bundling.Builder, "_shared", None)
+    monkeypatch.setattr(bundling.Builder, "_shared", lambda self, widths: None)
     monkeypatch.setattr(bundling.Builder, "_own", lambda self, value: real(self, value + 1))
     with pytest.raises(RunFailed, match="differs from the network"):
         export_bundle(tiny_run, tmp_path / "net.joslim")
@@ -161,3 +161,20 @@ def test_bad_input_on_the_command_line(
     assert "leave out --bundle" in refused("export", run, "--bundle", "--int8", "-o", out)
     assert "type NAME.joslim" in refused("export", run, "--bundle", "-o", str(tmp_path / "net"))
     assert "not a run folder?" in refused("export", str(tmp_path), "--bundle", "-o", out)
+
+
+def test_children_of_several_depths_share_their_weights(
+    tmp_path: Path, tiny: dict[str, Any]
+) -> None:
+    """Children with the same blocks share a graph."""
+    pytest.importorskip("onnxscript")
+    options = {**tiny, "steps": 2, "method": "slim", "front_images": 32}
+    run = package.train("resnet20", "digits", out=tmp_path / "run", depth=True, **options)
+    made = export_bundle(run, tmp_path / "net.joslim")
+    assert made.children == len(run.front)
+    assert made.check.difference < 1e-4
+    net = joslim_runtime.open(tmp_path / "net.joslim")
+    depths = {child.channels[-3:] for child in net.front}
+    with zipfile.ZipFile(tmp_path / "net.joslim") as bundle:
+        graphs = [name for name in bundle.namelist() if name.startswith("graphs/")]
+    assert len(graphs) == len(depths)

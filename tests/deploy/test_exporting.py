@@ -421,3 +421,54 @@ def test_files_that_are_missing_or_broken(folder: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "model.safetensors")
     with pytest.raises(UserError, match="is not a file"):
         joslim.load_child(tmp_path)
+
+
+# Depth and resolution
+
+
+def test_children_of_several_depths_and_sizes(tmp_path: Path) -> None:
+    """A file takes images of the size of its child, and says how they were resized."""
+    net = joslim.slim(
+        joslim.models.resnet20(), torch.zeros(1, 3, 16, 16), resolutions=(8, 12, 16), depth=True
+    ).eval()
+    child = net.space.of_counts([*net.space.full.counts[:-4], 1, 3, 2, 12])
+    with net.at(child):
+        joslim.recalibrate(net, [torch.randn(16, 3, 16, 16)])
+    suffixes = [".pt2", ""]
+    if pytest.importorskip("onnxscript"):
+        suffixes.append(".onnx")
+    for suffix in suffixes:
+        check = joslim.export(net, child, tmp_path / f"child{suffix}")
+        assert check.difference < 1e-4
+    (given,) = onnx_session(tmp_path / "child.onnx").get_inputs()
+    assert given.shape == ["batch", 3, 12, 12]
+    facts = json.loads((tmp_path / "child" / "config.json").read_text())
+    assert facts["resize"] == {
+        "from": 16,
+        "to": 12,
+        "interpolation": "bilinear",
+        "antialias": True,
+    }
+    assert facts["channels"]["layer3"] == 2
+    again = joslim.load_child(tmp_path / "child", joslim.models.resnet20())
+    assert len(again.layer1) == 1
+    x = torch.randn(2, 3, 12, 12)
+    with torch.no_grad():
+        assert torch.equal(again(x), net.child(child).eval()(x))
+
+
+def test_a_trained_child_of_another_size(tmp_path: Path, tiny: dict[str, Any]) -> None:
+    options = {**tiny, "steps": 2, "resolutions": "4,6,8", "front_images": 32}
+    run = joslim.train("resnet8", "digits", out=tmp_path / "run", method="slim", **options)
+    point = min(run.front, key=lambda point: point.widths.pixels or 0)
+    assert point.widths.pixels == 4
+    joslim.export(run, point, tmp_path / "child")
+    facts = json.loads((tmp_path / "child" / "config.json").read_text())
+    assert facts["shape"] == [3, 4, 4]
+    assert joslim.load_child(tmp_path / "child")(torch.zeros(1, 3, 4, 4)).shape == (1, 10)
+    with pytest.raises(UserError, match=r"^run: its children take images of several sizes"):
+        joslim.deploy.bundle.export_bundle(run, tmp_path / "net.joslim")
+    facts["resize"]["from"] = 10**9
+    (tmp_path / "child" / "config.json").write_text(json.dumps(facts))
+    with pytest.raises(UserError, match=r"resize.from"):
+        joslim.load_child(tmp_path / "child")

@@ -658,3 +658,47 @@ def test_wrong_objects(options: Options, words: str, tiny: Options, tmp_path: Pa
     with pytest.raises(UserError, match=words):
         train(**{**tiny, "out": tmp_path / "a", **options})
     assert not (tmp_path / "a").exists()
+
+
+# Depth and resolution
+
+
+@pytest.mark.parametrize("method", ["joslim", "slim", "bignas", "single"])
+def test_children_of_several_depths_and_sizes(method: str, tiny: Options, tmp_path: Path) -> None:
+    """A resumed training is the same to the bit, and the run folder gives the network again."""
+    options = {**tiny, "model": "resnet20", "resolutions": (4, 6, 8), "depth": True}
+    options |= {"method": method, "full_first": 0.0, "steps": 4}
+    if method == "single":
+        options["widths"] = "0.5"
+    run = train(out=tmp_path / "a", **options)
+    assert {*run.front.space.kinds} == {"channels", "blocks", "pixels"}
+    assert run.config.resolutions == "4,6,8"
+    sizes = {point.widths.pixels for point in run.front}
+    depths = {point.widths.channels["layer3"] for point in run.front}
+    assert sizes <= {4, 6, 8}
+    assert depths <= {1, 2, 3}
+    again = joslim.load(tmp_path / "a")
+    assert again.net.space == run.front.space
+    assert again.front == run.front
+    x = torch.randn(4, 3, 8, 8)
+    for point in run.front:
+        again.net.use(point)
+        run.net.eval().use(point)
+        with torch.no_grad():
+            assert torch.equal(again.net(x), run.net(x))
+    if method == "joslim":
+        lines = map(json.loads, (run.path / "history.jsonl").read_text().splitlines())
+        assert {line["widths"][-1] for line in lines if "id" in line} == {4, 6, 8}
+        with pytest.raises(Crash):
+            train(out=tmp_path / "b", watch=crash_at("train", 3), **options)
+        assert_same_run(run.path, train(out=tmp_path / "b", resume=True, **options).path)
+        for depth in (False, True):
+            other = {**options, "depth": depth, "resolutions": "4,8" if depth else "4,6,8"}
+            with pytest.raises(UserError, match=r"^(depth|resolutions): .* cannot change it"):
+                train(out=tmp_path / "b", resume=True, **other)
+
+
+def test_autoslim_removes_channels_only(tiny: Options, tmp_path: Path) -> None:
+    options = {**tiny, "model": "resnet20", "depth": True, "method": "autoslim"}
+    with pytest.raises(UserError, match=r"^method: autoslim removes channels only, this network"):
+        train(out=tmp_path / "a", **options)

@@ -514,3 +514,23 @@ def test_no_child_is_asked_for_twice(net: SlimmableNet) -> None:
     assert asked == []
     assert once(child) == once(child) == sum(child.counts)
     assert asked == [child]
+
+
+def test_targets_are_met_by_children_of_every_kind_of_knob() -> None:
+    """A step of the size or of the depth changes the cost by more than the tolerance."""
+    net = joslim.slim(
+        joslim.models.resnet20(), torch.zeros(1, 3, 32, 32), resolutions=(16, 24, 32), depth=True
+    )
+    cost, rng = joslim.cost("macs", net), np.random.default_rng(0)
+    history = History(cost)
+    children = [*starting_children(net.space, cost, rng, 10)]
+    children += [net.space.random(rng) for _ in range(20)]
+    ids = [history.visit(child, 0) for child in dict.fromkeys(children)]
+    losses = {i: float(2 - history.visits[i].widths.multipliers.mean()) for i in ids}
+    history.record(losses, 0)
+    full = cost(net.space.full)
+    found = []
+    for target in stratified_targets(cost, 20, rng):
+        found.append(quick().at_target(history, target, rng))
+        assert abs(cost(found[-1]) - target) <= 0.02 * full
+    assert {child.pixels for child in found} == {16, 24, 32}

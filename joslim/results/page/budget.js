@@ -53,9 +53,7 @@ function showChild(front, child, position) {
   byId("child-next").textContent = better
     ? `Next by ${MEASURE_WORDS[front.by]}: ${formatMeasure(view.measure, better[view.measure])} for ${formatSize(view.cost, better.costs[view.cost])}, ${formatSize(view.cost, better.costs[view.cost] - view.budget)} over this budget.`
     : `No child of this front is better by ${MEASURE_WORDS[front.by]}.`;
-  byId("channels").replaceChildren(
-    ...front.dims.map((dim, at) => channelBar(dim, child.counts[at])),
-  );
+  byId("channels").replaceChildren(...bars(front.dims, child.counts));
   putCommand(front.judged ? exportCommand(child) : "Once the training has ended.");
   byId("command-words").hidden = !(front.judged && view.story.export.unnamed);
   byId("copy").disabled = !front.judged;
@@ -75,18 +73,34 @@ function showNothing(low) {
 
 const share = (value, of) => `${of ? ((100 * value) / of).toFixed(1) : "0.0"} %`;
 
-function channelBar(dim, count) {
-  const layers = dim.layers.length > 1 ? `makes ${dim.layers.join(", ")}` : null;
+// The size of the input and the depth of the stages come before the channels of the layers.
+function bars(dims, counts) {
+  const gone = dims.flatMap((dim, at) =>
+    dim.kind === "blocks" ? dim.layers.slice(counts[at]).map((name) => `${name}.`) : [],
+  );
+  const isGone = (dim) =>
+    dim.kind === "channels" &&
+    dim.layers.length > 0 &&
+    dim.layers.every((layer) => gone.some((block) => layer.startsWith(block)));
+  return ["pixels", "blocks", "channels"].flatMap((kind) =>
+    dims.flatMap((dim, at) => (dim.kind === kind ? [bar(dim, counts[at], isGone(dim))] : [])),
+  );
+}
+
+function bar(dim, count, isGone) {
+  const words = { pixels: " pixels", blocks: " blocks", channels: "" }[dim.kind];
+  const verb = dim.kind === "blocks" ? "has" : "makes";
+  const layers = dim.layers.length > 1 ? `${verb} ${dim.layers.join(", ")}` : null;
   return element(
     "div",
-    { class: "bar", title: layers },
+    { class: `bar ${dim.kind}`, title: layers },
     element("span", { class: "name" }, dim.name),
     element(
       "span",
       { class: "track" },
-      element("span", { class: "fill", style: `width:${(100 * count) / dim.full}%` }),
+      element("span", { class: "fill", style: `width:${isGone ? 0 : (100 * count) / dim.full}%` }),
     ),
-    element("span", { class: "number" }, `${count} / ${dim.full}`),
+    element("span", { class: "number" }, isGone ? "left out" : `${count} / ${dim.full}${words}`),
   );
 }
 

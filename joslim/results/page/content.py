@@ -195,7 +195,9 @@ def _front_json(record: Record) -> Json | None:
         "measures": [*known, "train_loss"],
         "by": front.by if front else "train_loss",
         "span": span,
-        "dims": [{"name": d.name, "full": d.full, "layers": list(d.layers)} for d in dims],
+        "dims": [
+            {"name": d.name, "full": d.full, "layers": list(d.layers), "kind": d.kind} for d in dims
+        ],
         "children": children,
         "area": {name: front.area(name) for name in [*known, "train_loss"]} if front else {},
         "hypervolume": {name: front.hypervolume(name) for name in known} if front else {},

@@ -161,6 +161,7 @@ def test_a_finished_run(finished: Run) -> None:
         name: front.area(name) for name in ("test_error", "val_error", "train_loss")
     }
     assert told["hypervolume"]["test_error"] == front.hypervolume()
+    assert {dim["kind"] for dim in told["dims"]} == {"channels"}
     for child, point in zip(told["children"], front, strict=True):
         assert child["counts"] == list(point.widths.counts)
         assert child["costs"] == point.costs
