@@ -205,7 +205,7 @@ def test_gradients_of_blocks_that_the_last_child_leaves_out_are_averaged_too(
     joint = step_with_depth(slice(0, len(images()[0])), wrapped=False)
     assert "1.2.conv.weight" in joint
     for found in found_gradients:
-        assert_close(found["depth"], joint, 1e-6)
+        assert_close(found["depth"], joint, 1e-5)  # the order of the sums differs
 
 
 def test_gradients_are_reduced_once_a_step(found_gradients: list[Any]) -> None:

@@ -20,7 +20,7 @@ def slim(finished: "Run", tmp_path: Path) -> str:
     file = tmp_path / "slim" / "config.json"
     facts = json.loads(file.read_text())
     searching = dict.fromkeys(("searcher", *SEARCH_OPTIONS))
-    facts["config"] |= {"method": "slim", "replay": 0.0, **searching}
+    facts["config"] |= {"method": "slim", **searching}
     file.write_text(json.dumps(facts))
     return str(tmp_path / "slim")
 

@@ -103,14 +103,15 @@ def test_other_terms(made: Made, change: dict[str, Any]) -> None:
 
 
 # A preset also decides about the weights, which have to be the same.
-SEARCH_OF_THE_PAPER = {"preset": "paper", "draw": 1, "full_weight": 3.0, "full_first": 0.3}
+WEIGHTS = {"draw": 3, "full_weight": 3.0, "full_first": 0.0, "random_share": 0.6}
+SEARCH_OF_THE_PAPER = {"preset": "paper", **WEIGHTS}
 
 
 @pytest.mark.parametrize(
     "change", [{"every": 9}, SEARCH_OF_THE_PAPER, {"threads": 1}, {"low": 0.2}, {"log_every": 3}]
 )
 def test_what_may_differ(made: Made, change: dict[str, Any]) -> None:
-    (panel,) = panels_of([made("a"), made("b", seed=1, **change)])
+    (panel,) = panels_of([made("a", **WEIGHTS), made("b", seed=1, **{**WEIGHTS, **change})])
     assert len(panel.runs["joslim"]) == 2
 
 

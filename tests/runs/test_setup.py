@@ -27,7 +27,7 @@ def job_of(**options: Any) -> Trainer:
 
 def test_what_the_configuration_leaves_open_is_filled_in() -> None:
     job = job_of(steps=10_000)
-    assert job.config.every == job.slimming.every == 14, "1,000 children in 7,000 steps"
+    assert job.config.every == job.slimming.every == 20, "1,000 children in 10,000 steps"
     assert (job.config.lr, job.config.momentum, job.config.schedule) == (0.0125, 0.9, "cosine")
     assert (job.config.log_every, job.config.save_every) == (10, 500)
     assert (job.config.steps, job.total_steps) == (10_000, 10_000)
@@ -58,6 +58,7 @@ CAN_BE_OFF = {
     "device_file": "no latencies of another device",
     "low": "each layer has its own",
     "dropout": "each layer has its own",
+    "resolutions": "one size for all children",
     "widths": "for method single",
     "data_root": "the cache of the user",
     "size": "images keep their size",
@@ -96,6 +97,7 @@ def test_a_run_records_a_value_for_every_setting_that_is_not_off(
     always = {
         "init",
         "dropout",
+        "resolutions",
         "device_file",
         "data_root",
         "size",

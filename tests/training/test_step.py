@@ -337,7 +337,7 @@ def test_checkpointed_activations_are_those_of_the_width(
 def test_a_loop_with_a_scaler_checkpoints_at_every_width(reentrant: bool) -> None:
     net, (x, y) = checkpointed(reentrant), batch()
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    slimming = joslim.Slimming(net, method="slim", total_steps=1, scoring=[(x, y)], full_first=0)
+    slimming = joslim.Slimming(net, method="slim", total_steps=1, scoring=[(x, y)], draw=1)
 
     def differentiate(loss: Tensor) -> None:
         scaler.scale(loss).backward()
