@@ -53,7 +53,7 @@ WHERE_AND_HOW = frozenset(
 
 # A training of fewer epochs has not the time to train all children in every step: the full network
 # learns alone at first, and then one child beside it in each step (docs/results.md).
-SHORT_EPOCHS = 20
+SHORT_EPOCHS = 50
 SHORT = {"draw": 1, "full_first": 0.3}
 LONG = {"draw": 65, "full_first": 0.0}
 

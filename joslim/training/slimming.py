@@ -82,7 +82,7 @@ class Slimming(ChildSearch):
             paper's M). Settings that are None are as the preset has them.
         draw: Number of these children and the smallest that are trained in each step. They are
             drawn anew at each step and weighted so that the gradient is unbiased. By default all
-            of them; in a short training (under 20 epochs) draw=1 and full_first=0.3 are better.
+            of them; in a short training (under 50 epochs) draw=1 and full_first=0.3 are better.
         widths: The child that method "single" trains.
         distill: How children learn from the full network: "auto", by what fits the criterion and
             the labels of the first step; "soft", "kl" or "alpha" for scores of classes; or a

@@ -94,7 +94,7 @@ def test_a_run_for_people(joslim: Program, small: list[str], finished: Run) -> N
         "learning rate 0.05 (it follows the batch: 0.1 for 64), cosine, weight decay 0.0005, "
         "label smoothing 0",
         "children: 1 of 3 in every step, after the full network alone for 30% of the steps "
-        "(the default for fewer than 20 epochs)",
+        "(the default for fewer than 50 epochs)",
     ]
     assert "train loss" in result.stdout
     assert "run folder: a (picture: a/front.png)" in result.stdout

@@ -156,10 +156,10 @@ def test_a_small_folder_is_not_trained_as_imagenet(tmp_path: Path) -> None:
     assert "(it follows the batch: 0.025 for 32)" in training
     assert children == (
         "children: 1 of 3 in every step, after the full network alone for 30% of the steps "
-        "(the default for fewer than 20 epochs)"
+        "(the default for fewer than 50 epochs)"
     )
-    long = summary(set_up(config_of({**options, "steps": 20})))
-    assert long[4] == "children: 3 of 3 in every step (the default for at least 20 epochs)"
+    long = summary(set_up(config_of({**options, "steps": 50})))
+    assert long[4] == "children: 3 of 3 in every step (the default for at least 50 epochs)"
     own = summary(set_up(config_of({**options, "draw": 2})))
     assert own[4].endswith("for 30% of the steps")
     by_name = set_up(config_of({**options, "recipe": "imagenet", "batch": 8}))
