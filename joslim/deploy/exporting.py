@@ -164,8 +164,12 @@ def write_several(
     suffix: str,
     write: Callable[[Any, Path], Result],
     overwrite: bool,
+    finish: Callable[[Path, list[Result]], None] | None = None,
 ) -> dict[str, Result]:
-    """Write several children into one new folder; the results of `write` by file name."""
+    """Write several children into one new folder; the results of `write` by file name.
+
+    `finish` adds files about all children to the folder.
+    """
     if Path(path).suffix in suffixes_of_files():
         raise UserError(
             f"out: several children go into a folder, {str(path)!r} given; type -o NAME --format "
@@ -177,6 +181,8 @@ def write_several(
         for number, point in enumerate(points, start=1):
             name = f"child-{number:02}{suffix}"
             results[name] = write(point, new / name)
+        if finish is not None:
+            finish(new, [*results.values()])
     return results
 
 

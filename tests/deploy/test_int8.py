@@ -1,6 +1,7 @@
 """8-bit files, and what is said of them."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -45,6 +46,25 @@ def test_several_children(tiny_run: Run, tmp_path: Path) -> None:
     assert list(told) == ["child-01.onnx", "child-02.onnx"]
     sizes = {file.name: file.stat().st_size for file in (tmp_path / "all").glob("*.onnx")}
     assert sizes == {name: quantized.bytes[1] for name, quantized in told.items()}
+
+
+def test_a_picture_beside_the_children(
+    finished: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxscript")
+    drawn: list[Any] = []
+    monkeypatch.setattr("joslim.deploy.int8.draw_quantized", lambda *given: drawn.append(given))
+    run = joslim.load(finished.path)
+    points = [run.front[0], run.front[-1], run.net.space.full]  # the last is no child of the front
+    told = [*export_children_int8(run, points, tmp_path / "all").values()][:2]
+    ((by_cost, by_latency, path),) = drawn
+    assert path.name == "front.png"
+    for at, (label, front) in enumerate(by_cost.items()):
+        assert label == ("floats", "8 bits")[at]
+        assert [p.widths for p in front] == [p.widths for p in points[:2]]
+        assert [p.test_error for p in front] == [quantized.error[at] for quantized in told]
+        times = [p.costs["latency_ms"] for p in by_latency[label]]
+        assert times == sorted(quantized.ms[at] for quantized in told)
 
 
 def test_what_is_printed() -> None:
