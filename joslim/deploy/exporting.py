@@ -37,7 +37,7 @@ from joslim.formats import (
     Format,
     format_of,
     load_weights,
-    suffixes_of_files,
+    known_suffixes,
 )
 from joslim.front import ERRORS, Point, counts_of_json
 from joslim.results.device_times import inputs_of
@@ -108,7 +108,7 @@ def export(
     Args:
         run: A run, its folder, or a slimmable network, such as one from your own training loop.
         point: A point of the front, or a child such as `net.space.full`.
-        path: The file. Its suffix decides the format: .onnx, .pt2, or none for a folder that
+        path: The file. Its suffix decides the format: .onnx, .pt2, .pte, .openvino, or none for a folder that
             `joslim.load_child` opens.
         overwrite: Replace what is at the path already.
         samples: A batch of inputs for the check, or a tuple of them if the network takes several.
@@ -136,7 +136,7 @@ def export(
         run = load(run)
     chosen = format_of(path)
     chosen.check_installed()
-    with destination(path, folder=not chosen.suffix, overwrite=overwrite) as new:
+    with destination(path, folder=chosen.folder, overwrite=overwrite) as new:
         return write_child(run, point, new, chosen, samples)
 
 
@@ -170,7 +170,7 @@ def write_several(
 
     `finish` adds files about all children to the folder.
     """
-    if Path(path).suffix in suffixes_of_files():
+    if Path(path).suffix in known_suffixes():
         raise UserError(
             f"out: several children go into a folder, {str(path)!r} given; type -o NAME --format "
             f"{Path(path).suffix[1:]}"

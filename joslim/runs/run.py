@@ -154,7 +154,7 @@ class Run:
             net = slim_again(
                 self._network(len(classes), channels_in(inputs_of(self.facts))),
                 example,
-                {"low": self.config.low},
+                {"low": self.config.low, "divisor": self.config.divisor},
             )
         checkpoint.load_weights(path, net)
         return net.eval()

@@ -262,7 +262,7 @@ def set_up(
         )
     if config.dropout is not None:
         set_dropout(network, config.dropout)
-    net, fresh = make_net(network, images.shape, config.low, weights)
+    net, fresh = make_net(network, images.shape, config.low, weights, config.divisor)
     settings = resolve(config, images, net)
     if isinstance(images, FolderData):
         assert settings.crop_scale is not None
@@ -773,6 +773,7 @@ def make_net(
     shape: tuple[int, ...],
     low: float | None = None,
     init: Mapping[str, Tensor] | None = None,
+    divisor: int | None = None,
 ) -> tuple[SlimmableNet, list[str]]:
     """Return the slimmable network, and the names of its weights that are not from `init`.
 
@@ -780,7 +781,7 @@ def make_net(
     narrow children keep the first channels.
     """
     fresh = [] if init is None else load_weights(model, init)
-    net = slim(model, blank_input(shape, device_of(model)), low=low)
+    net = slim(model, blank_input(shape, device_of(model)), low=low, divisor=divisor)
     if init is not None:
         sort_channels(net)
     return net, fresh
