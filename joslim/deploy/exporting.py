@@ -36,8 +36,8 @@ from joslim.formats import (
     Child,
     Format,
     format_of,
-    load_weights,
     known_suffixes,
+    load_weights,
 )
 from joslim.front import ERRORS, Point, counts_of_json
 from joslim.results.device_times import inputs_of
@@ -108,8 +108,8 @@ def export(
     Args:
         run: A run, its folder, or a slimmable network, such as one from your own training loop.
         point: A point of the front, or a child such as `net.space.full`.
-        path: The file. Its suffix decides the format: .onnx, .pt2, .pte, .openvino, or none for a folder that
-            `joslim.load_child` opens.
+        path: The file. Its suffix decides the format: .onnx, .pt2, .pte, .openvino, or
+            none for a folder that `joslim.load_child` opens.
         overwrite: Replace what is at the path already.
         samples: A batch of inputs for the check, or a tuple of them if the network takes several.
             By default those that the run has kept; for a network, random numbers.
