@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import joslim
 from joslim.deploy.exporting import Check
@@ -73,6 +74,25 @@ def test_what_is_printed() -> None:
         "8 bits: largest difference 2.5e-01, classes agree on 3 of 4 samples, "
         "1.000 ms -> 0.500 ms, 2,000 -> 500 bytes"
     )
+
+
+def test_a_slice_of_quantized_weights_is_the_quantized_slice(tiny_run: Run) -> None:
+    """With the scales of the full network, one for each output channel: 8 bits can be shared."""
+
+    def integers(weights: Tensor, scales: Tensor) -> Tensor:
+        shape = (-1, *[1] * (weights.ndim - 1))
+        return (weights / scales.reshape(shape)).round().clamp(-127, 127).to(torch.int8)
+
+    child = tiny_run.net.child(tiny_run.net.space.smallest)
+    full = tiny_run.net.state_dict()
+    for name in ("0.weight", "4.weight"):
+        part, whole = child.state_dict()[name], full[name]
+        scales = whole.flatten(1).abs().amax(dim=1) / 127
+        kept = integers(whole, scales)[: len(part)]
+        if name == "4.weight":  # its inputs are 4 pixels of each channel that the child keeps
+            kept = kept[:, : part.shape[1]]
+        assert part.numel() < whole.numel()
+        assert torch.equal(kept, integers(part, scales[: len(part)]))
 
 
 def test_batches_end() -> None:
