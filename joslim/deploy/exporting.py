@@ -288,6 +288,7 @@ def metadata(run: Run, widths: Widths) -> dict[str, Any]:
     return {
         **facts_of_point(run.config.model, known or widths),
         "low": run.config.low,
+        "divisor": run.config.divisor,
         "input": INPUT,
         "output": OUTPUT,
         "shape": list(run.net.example[0].shape[1:]),
@@ -432,6 +433,8 @@ def child_of(facts: dict[str, Any], full: nn.Module) -> nn.Module:
     else:
         low = json_value(facts, "low", CONFIG)
         options = {"low": None if low is None else json_number(low, f"{CONFIG}.low")}
+        if (divisor := facts.get("divisor")) is not None:
+            options["divisor"] = json_count(divisor, f"{CONFIG}.divisor", 1, MOST_CHANNELS)
     net = slim_again(full, blank_inputs(inputs_of(facts)), options)
     try:
         widths = net.space.of_counts(counts_of_json(facts, net.space, CONFIG))

@@ -421,3 +421,15 @@ def test_files_that_are_missing_or_broken(folder: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "model.safetensors")
     with pytest.raises(UserError, match="is not a file"):
         joslim.load_child(tmp_path)
+
+
+def test_children_of_a_divisor_are_opened_again(tiny: dict[str, Any], tmp_path: Path) -> None:
+    joslim.train(out=tmp_path / "run", divisor=8, **tiny)
+    run = joslim.load(tmp_path / "run")
+    joslim.export(run, run.front[0], tmp_path / "child")
+    counts = json.loads((tmp_path / "child" / "config.json").read_text())["channels"]
+    assert all(count % 8 == 0 for count in counts.values())
+    child = joslim.load_child(tmp_path / "child")
+    (samples,) = run.samples
+    with torch.no_grad():
+        assert torch.allclose(child(samples), run.net.child(run.front[0])(samples), atol=1e-4)
