@@ -34,6 +34,7 @@ bench: .venv/installed
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/switch.py
 	$(BIN)/python benchmarks/bundle.py
+	$(BIN)/python benchmarks/divisor.py
 	$(BIN)/python benchmarks/allocate.py
 	$(BIN)/python benchmarks/page.py
 

@@ -2,6 +2,8 @@
 
 child.onnx   one file, for onnxruntime and others
 child.pt2    one file, for torch.export.load
+child.pte    one file, for ExecuTorch on phones
+child.openvino/  model.xml and model.bin for OpenVINO, and config.json
 child/       model.safetensors and config.json, for joslim.load_child; graph.pt2, which is the
              computation without weights, for torch and safetensors alone
 
@@ -37,13 +39,14 @@ class Format:
     """A format that children are exported to; `name` is as in `--format onnx`."""
 
     name: str
-    suffix: str  # with its dot; empty if the format is a folder
+    suffix: str  # with its dot; only joslim's own folders have none
     write: Callable[[Child, Path], None]
     # Loads the path and returns the ways to run it; each is compared with the network.
     run: Callable[[Child, Path], list[Forward]]
     opened_by: str  # for messages
     packages: tuple[str, ...] = ()
     extra: str = ""  # of pip, with these packages
+    folder: bool = False
 
     def check_installed(self) -> None:
         """Refuse a format whose packages are missing."""
@@ -51,7 +54,7 @@ class Format:
             for package in self.packages:
                 import_module(package)
         except ImportError as error:
-            kind = f"a {self.suffix} file" if self.suffix else f"a {self.name}"
+            kind = f"a {self.suffix} {'folder' if self.folder else 'file'}"
             raise UserError(
                 f"export: {kind} needs {error.name}; type pip install 'joslim[{self.extra}]'"
             ) from error
@@ -209,6 +212,80 @@ def run_pt2(child: Child, file: Path) -> list[Forward]:
     return [torch.export.load(file).module()]
 
 
+# ExecuTorch
+
+
+def write_pte(child: Child, file: Path) -> None:
+    """Write a program for ExecuTorch, with the layers that XNNPACK knows given to it."""
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import (  # type: ignore
+        XnnpackPartitioner,
+    )
+    from executorch.exir import to_edge_transform_and_lower  # type: ignore[import-not-found]
+
+    from joslim.costs.timing import silent_export
+
+    program = child.program
+    # A method without inputs that returns the metadata.
+    facts = {"facts": json.dumps(child.facts)}
+    try:
+        with silent_export():
+            lowered = to_edge_transform_and_lower(
+                program, partitioner=[XnnpackPartitioner()], constant_methods=facts
+            )
+            content = lowered.to_executorch().buffer
+    except Exception as error:  # it has many kinds, without a common class
+        raise RunFailed(f"export: ExecuTorch cannot run this network: {reason(error)}") from error
+    file.write_bytes(content)
+
+
+def run_pte(child: Child, file: Path) -> list[Forward]:
+    from executorch.runtime import Runtime  # type: ignore[import-not-found]
+
+    method = Runtime.get().load_program(file).load_method("forward")
+    return [lambda *inputs: [x.clone() for x in method.execute([x.contiguous() for x in inputs])]]
+
+
+# OpenVINO
+
+
+def write_openvino(child: Child, folder: Path) -> None:
+    import openvino  # type: ignore[import-not-found]
+
+    from joslim.costs.timing import silent_export
+
+    program = child.program
+    try:
+        with silent_export():
+            model = openvino.convert_model(program)
+        batch = [-1] if child.batched else []
+        shapes = [[*batch, *value.shape[len(batch) :]] for value in child.inputs]
+        model.reshape(dict(enumerate(shapes)))
+        for ports, names in ((model.inputs, "input"), (model.outputs, "output")):
+            for port, name in zip(ports, _names(child.facts[names])):
+                port.get_tensor().set_names({name})
+        folder.mkdir()
+        with disk_errors(folder):
+            openvino.save_model(model, folder / "model.xml", compress_to_fp16=False)
+    except RuntimeError as error:
+        raise RunFailed(f"export: OpenVINO cannot express this network: {reason(error)}") from error
+    write_whole(folder / CONFIG, json.dumps(child.facts, indent=2) + "\n")
+
+
+def run_openvino(child: Child, folder: Path) -> list[Forward]:
+    """Run the folder in 32 bits; by default OpenVINO takes fewer where the processor has them."""
+    import openvino
+    import torch
+
+    precise = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
+    network = openvino.Core().compile_model(folder / "model.xml", "CPU", precise)
+
+    def forward(*inputs: Tensor) -> Any:
+        outputs = [torch.tensor(array) for array in network([x.numpy() for x in inputs]).values()]
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    return [forward]
+
+
 # A folder
 
 
@@ -252,7 +329,26 @@ _ROWS = (
         extra="onnx",
     ),
     Format("pt2", ".pt2", write_pt2, run_pt2, opened_by="torch.export.load"),
-    Format("folder", "", write_folder, run_folder, opened_by="joslim.load_child"),
+    Format(
+        "pte",
+        ".pte",
+        write_pte,
+        run_pte,
+        opened_by="executorch.runtime.Runtime",
+        packages=("executorch.exir", "executorch.runtime", "torchao"),
+        extra="executorch",
+    ),
+    Format(
+        "openvino",
+        ".openvino",
+        write_openvino,
+        run_openvino,
+        opened_by="openvino.Core().compile_model",
+        packages=("openvino",),
+        extra="openvino",
+        folder=True,
+    ),
+    Format("folder", "", write_folder, run_folder, opened_by="joslim.load_child", folder=True),
 )
 FORMATS = {row.name: row for row in _ROWS}
 
@@ -263,13 +359,13 @@ def format_of(path: str | Path) -> Format:
     for known in FORMATS.values():
         if known.suffix == suffix.lower():
             return known
-    *suffixes, last = suffixes_of_files()
+    *suffixes, last = known_suffixes()
     raise UserError(
         f"out: {str(path)!r} has an unknown suffix; type one of {', '.join(suffixes)} and {last}, "
         "or a path without any for a folder"
     )
 
 
-def suffixes_of_files() -> list[str]:
-    """Suffixes of the formats that are one file."""
+def known_suffixes() -> list[str]:
+    """Suffixes by which a path names a format."""
     return [known.suffix for known in FORMATS.values() if known.suffix]

@@ -20,6 +20,7 @@ from joslim.runs.run import load
         ("a.onnx", "onnx"),
         ("x/a.ONNX", "onnx"),
         ("a.pt2", "pt2"),
+        ("a.openvino", "openvino"),
         ("a", "folder"),
         ("a.onnx/", "folder"),
         ("v0.5/", "folder"),
@@ -32,7 +33,9 @@ def test_the_suffix_says_the_format(path: str | Path, kind: str) -> None:
 
 @pytest.mark.parametrize("path", ["a.tflite", "a.pt", "a.onnx.gz"])
 def test_unknown_suffixes(path: str) -> None:
-    with pytest.raises(UserError, match=r"unknown suffix; type one of \.onnx and \.pt2"):
+    with pytest.raises(
+        UserError, match=r"unknown suffix; type one of \.onnx, \.pt2, \.pte and \.openvino"
+    ):
         format_of(path)
 
 
@@ -72,7 +75,7 @@ def test_a_new_format_is_exported_and_recognized(
         load("child.npz")
     words = "several children go into a folder, 'x.npz' given; type -o NAME --format npz"
     assert words in refused("export", run, "--all", "-o", "x.npz")
-    assert ".onnx, .pt2 and .npz" in refused("export", run, "-o", "x.tflite")
+    assert ".onnx, .pt2, .pte, .openvino and .npz" in refused("export", run, "-o", "x.tflite")
 
 
 def test_a_format_whose_package_is_missing_says_what_to_install() -> None:

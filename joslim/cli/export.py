@@ -20,14 +20,14 @@ from joslim.cli.flags import (
 )
 from joslim.costs import COSTS
 from joslim.errors import UserError
-from joslim.formats import FORMATS, suffixes_of_files
+from joslim.formats import FORMATS, known_suffixes
 
 if TYPE_CHECKING:
     from joslim.deploy.exporting import Check
     from joslim.deploy.int8 import Quantized
     from joslim.runs.run import Run
 
-FILES = ", ".join(f"NAME{suffix}" for suffix in suffixes_of_files())
+FILES = ", ".join(f"NAME{suffix}" for suffix in known_suffixes())
 
 
 @with_budgets
@@ -149,7 +149,7 @@ def whole_network(path: Path, out: str, overwrite: bool) -> list[dict[str, Any]]
     from joslim.deploy import export_whole
     from joslim.runs.run import load
 
-    if Path(out).suffix in suffixes_of_files():
+    if Path(out).suffix in known_suffixes():
         raise UserError(f"out: --whole makes a folder, {out!r} is the name of a file; type another")
     run = load(path)
     export_whole(run, out, overwrite=overwrite)

@@ -41,7 +41,7 @@ from joslim_runtime.network import open_session
 
 SUFFIX = ".joslim"
 # Facts of a child that its row has; the others are the same for all.
-OF_CHILDREN = ("format", "channels", "costs", "low", *MEASURES)
+OF_CHILDREN = ("format", "channels", "costs", "low", "divisor", *MEASURES)
 
 Array = NDArray[Any]
 # Called with the number of children that are ready, and that of all.

@@ -36,8 +36,8 @@ from joslim.formats import (
     Child,
     Format,
     format_of,
+    known_suffixes,
     load_weights,
-    suffixes_of_files,
 )
 from joslim.front import ERRORS, Point, counts_of_json
 from joslim.results.device_times import inputs_of
@@ -110,8 +110,8 @@ def export(
     Args:
         run: A run, its folder, or a slimmable network, such as one from your own training loop.
         point: A point of the front, or a child such as `net.space.full`.
-        path: The file. Its suffix decides the format: .onnx, .pt2, or none for a folder that
-            `joslim.load_child` opens.
+        path: The file. Its suffix decides the format: .onnx, .pt2, .pte, .openvino, or
+            none for a folder that `joslim.load_child` opens.
         overwrite: Replace what is at the path already.
         samples: A batch of inputs for the check, or a tuple of them if the network takes several.
             By default those that the run has kept; for a network, random numbers.
@@ -138,7 +138,7 @@ def export(
         run = load(run)
     chosen = format_of(path)
     chosen.check_installed()
-    with destination(path, folder=not chosen.suffix, overwrite=overwrite) as new:
+    with destination(path, folder=chosen.folder, overwrite=overwrite) as new:
         return write_child(run, point, new, chosen, samples)
 
 
@@ -166,9 +166,13 @@ def write_several(
     suffix: str,
     write: Callable[[Any, Path], Result],
     overwrite: bool,
+    finish: Callable[[Path, list[Result]], None] | None = None,
 ) -> dict[str, Result]:
-    """Write several children into one new folder; the results of `write` by file name."""
-    if Path(path).suffix in suffixes_of_files():
+    """Write several children into one new folder; the results of `write` by file name.
+
+    `finish` adds files about all children to the folder.
+    """
+    if Path(path).suffix in known_suffixes():
         raise UserError(
             f"out: several children go into a folder, {str(path)!r} given; type -o NAME --format "
             f"{Path(path).suffix[1:]}"
@@ -179,6 +183,8 @@ def write_several(
         for number, point in enumerate(points, start=1):
             name = f"child-{number:02}{suffix}"
             results[name] = write(point, new / name)
+        if finish is not None:
+            finish(new, [*results.values()])
     return results
 
 
@@ -287,6 +293,7 @@ def metadata(run: Run, widths: Widths) -> dict[str, Any]:
         **facts_of_point(run.config.model, known or widths),
         "low": run.config.low,
         **more_options(sizes_of(run.config.resolutions), run.config.depth),
+        "divisor": run.config.divisor,
         "input": INPUT,
         "output": OUTPUT,
         "shape": list(run.net._example_of(widths)[0].shape[1:]),
@@ -444,6 +451,8 @@ def child_of(facts: dict[str, Any], full: nn.Module) -> nn.Module:
         low = json_value(facts, "low", CONFIG)
         options = {"low": None if low is None else json_number(low, f"{CONFIG}.low")}
         options |= {name: facts[name] for name in ("resolutions", "depth") if name in facts}
+        if (divisor := facts.get("divisor")) is not None:
+            options["divisor"] = json_count(divisor, f"{CONFIG}.divisor", 1, MOST_CHANNELS)
     inputs = inputs_of(facts)
     if "resize" in facts and "network" not in facts:  # the shape is that of the child
         (shape, kind), *_ = inputs

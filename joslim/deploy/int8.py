@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from joslim.costs import COSTS
 from joslim.data import Data, load_data
 from joslim.deploy.destination import destination
 from joslim.deploy.exporting import Check, write_child, write_several
 from joslim.errors import RunFailed, UserError, reason
 from joslim.files import json_value
 from joslim.formats import FORMATS, format_of, onnx_forward, onnx_session
+from joslim.front import Front, Point
+from joslim.results.plots import draw_quantized
 from joslim.results.run_files import CONFIG
 from joslim.runs.run import Run
 from joslim.slimmable.running import tensors_in
@@ -29,6 +32,8 @@ Forward = Callable[[Tensor], Tensor]
 CALIBRATION_IMAGES = 256
 BATCH = 32
 TIMED_RUNS = 50
+PICTURE = "front.png"
+LATENCY = COSTS["latency"].key
 
 
 @dataclass(frozen=True)
@@ -73,12 +78,42 @@ def export_children_int8(
     overwrite: bool = False,
     data: str | None = None,
 ) -> dict[str, Quantized]:
-    """Write several children into one new folder, as export_children does."""
+    """Write several children into one new folder, as export_children does.
+
+    If the data of the run can be loaded, a picture beside them shows the children of the front
+    before and after.
+    """
     FORMATS["onnx"].check_installed()
-    images = data_of(run, data)
+    points, images = list(points), data_of(run, data)
     return write_several(
-        points, path, ".onnx", lambda p, file: write_int8(run, p, file, images), overwrite
+        points,
+        path,
+        ".onnx",
+        lambda p, file: write_int8(run, p, file, images),
+        overwrite,
+        lambda folder, results: draw(run, points, results, folder / PICTURE),
     )
+
+
+def draw(run: Run, points: list[Any], results: Sequence[Quantized], path: Path) -> None:
+    """Draw error against cost and against latency, of the floats and of the 8 bits.
+
+    Children that are not on the front, and those without a test error, are left out.
+    """
+    pairs = [(p, q) for p, q in zip(points, results) if isinstance(p, Point) and q.error]
+    if not pairs:
+        return
+    ms = [time for _, quantized in pairs for time in quantized.ms]
+    by_cost, by_latency = {}, {}
+    for at, label in enumerate(("floats", "8 bits")):
+        judged = [
+            replace(p, test_error=q.error[at], costs={**p.costs, LATENCY: q.ms[at]})
+            for p, q in pairs
+            if q.error is not None
+        ]
+        by_cost[label] = Front(judged, run.front.cost, run.front.span)
+        by_latency[label] = Front(judged, "latency", (min(ms), max(ms)))
+    draw_quantized(by_cost, by_latency, path)
 
 
 def write_int8(run: Run, point: Any, file: Path, data: Data | None) -> Quantized:

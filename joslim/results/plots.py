@@ -107,6 +107,19 @@ def draw_run(
     save(figure, path)
 
 
+def draw_quantized(
+    by_cost: Mapping[str, Front], by_latency: Mapping[str, Front], path: str | Path
+) -> None:
+    """Draw error against the cost of the run, and against the measured latency of the files."""
+    figure = new_figure(11)
+    titles = ("Before and after quantization", "By latency measured here")
+    for axes, fronts, title in zip(figure.subplots(1, 2), (by_cost, by_latency), titles):
+        _dress_for(axes, next(iter(fronts.values())), shared_measure(fronts.values()))
+        draw_fronts(axes, fronts)
+        put_title(axes, title)
+    save(figure, path)
+
+
 def draw_allocation(
     curve: Sequence[Allocation],
     chosen: Allocation,

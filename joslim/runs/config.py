@@ -65,6 +65,11 @@ class Network(Settings):
     low: float | None = setting(
         None, "Smallest width multiplier. By default the network decides.", above=0, most=1
     )
+    divisor: int | None = setting(
+        None,
+        "Round channel counts down to multiples of this number. By default the network decides.",
+        least=1,
+    )
     dropout: float | None = setting(
         None,
         "Probability of all dropout layers of the network. By default each keeps its own.",
@@ -255,6 +260,7 @@ class Config(Machine, Evaluation, Sandwich, Search, Optimizer, Images, Network):
         """The options of `joslim.slim`."""
         return {
             "low": self.low,
+            "divisor": self.divisor,
             "resolutions": sizes_of(self.resolutions),
             "depth": self.depth or None,
         }

@@ -472,3 +472,15 @@ def test_a_trained_child_of_another_size(tmp_path: Path, tiny: dict[str, Any]) -
     (tmp_path / "child" / "config.json").write_text(json.dumps(facts))
     with pytest.raises(UserError, match=r"resize.from"):
         joslim.load_child(tmp_path / "child")
+
+
+def test_children_of_a_divisor_are_opened_again(tiny: dict[str, Any], tmp_path: Path) -> None:
+    joslim.train(out=tmp_path / "run", divisor=8, **tiny)
+    run = joslim.load(tmp_path / "run")
+    joslim.export(run, run.front[0], tmp_path / "child")
+    counts = json.loads((tmp_path / "child" / "config.json").read_text())["channels"]
+    assert all(count % 8 == 0 for count in counts.values())
+    child = joslim.load_child(tmp_path / "child")
+    (samples,) = run.samples
+    with torch.no_grad():
+        assert torch.allclose(child(samples), run.net.child(run.front[0])(samples), atol=1e-4)

@@ -1,5 +1,6 @@
 """A child of each family in all formats, run by programs that know nothing of joslim."""
 
+import json
 import subprocess
 import sys
 import zipfile
@@ -10,9 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from joslim.deploy.exporting import Check
+from joslim.deploy.exporting import Check, export
 from joslim.errors import RunFailed
 from joslim.formats import FORMATS, Child, run_folder, write_folder, write_pt2
+from joslim.runs.run import Run
 
 HOUSE = Path(__file__).parents[2]
 Families = dict[str, tuple[Path, list[Check]]]
@@ -73,7 +75,35 @@ def test_others_run_a_child_of_each_family(
 
 def test_every_file_was_checked(families: Families) -> None:
     for _, checks in families.values():
-        assert [check.agreeing for check in checks] == [5] * len(FORMATS)
+        assert [check.agreeing for check in checks] == [5] * (len(FORMATS) - 2)
+
+
+def test_executorch(tiny_run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("executorch.exir")
+    from executorch.runtime import Runtime
+
+    check = export(tiny_run, tiny_run.front[0], tmp_path / "child.pte")
+    assert check.agreeing == check.samples
+    program = Runtime.get().load_program(tmp_path / "child.pte")
+    (facts,) = program.load_method("facts").execute([])
+    assert json.loads(facts)["classes"] == ["ant", "bee", "cat", "dog"]
+    assert str(tmp_path).encode() not in (tmp_path / "child.pte").read_bytes()
+
+
+def test_openvino(tiny_run: Run, tmp_path: Path) -> None:
+    openvino = pytest.importorskip("openvino")
+    check = export(tiny_run, tiny_run.front[0], tmp_path / "child.openvino")
+    assert check.agreeing == check.samples
+    assert sorted(file.name for file in (tmp_path / "child.openvino").iterdir()) == [
+        "config.json",
+        "manifest.json",
+        "model.bin",
+        "model.xml",
+    ]
+    model = openvino.Core().read_model(tmp_path / "child.openvino" / "model.xml")
+    assert [port.any_name for port in (*model.inputs, *model.outputs)] == ["images", "scores"]
+    assert str(model.inputs[0].partial_shape) == "[?,3,4,4]"
+    assert str(tmp_path) not in (tmp_path / "child.openvino" / "model.xml").read_text()
 
 
 def test_nothing_is_pickled_and_no_path_is_told(families: Families) -> None:

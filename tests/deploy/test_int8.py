@@ -1,9 +1,11 @@
 """8-bit files, and what is said of them."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import joslim
 from joslim.deploy.exporting import Check
@@ -47,12 +49,50 @@ def test_several_children(tiny_run: Run, tmp_path: Path) -> None:
     assert sizes == {name: quantized.bytes[1] for name, quantized in told.items()}
 
 
+def test_a_picture_beside_the_children(
+    finished: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxscript")
+    drawn: list[Any] = []
+    monkeypatch.setattr("joslim.deploy.int8.draw_quantized", lambda *given: drawn.append(given))
+    run = joslim.load(finished.path)
+    points = [run.front[0], run.front[-1], run.net.space.full]  # the last is no child of the front
+    told = [*export_children_int8(run, points, tmp_path / "all").values()][:2]
+    ((by_cost, by_latency, path),) = drawn
+    assert path.name == "front.png"
+    for at, (label, front) in enumerate(by_cost.items()):
+        assert label == ("floats", "8 bits")[at]
+        assert [p.widths for p in front] == [p.widths for p in points[:2]]
+        assert [p.test_error for p in front] == [quantized.error[at] for quantized in told]
+        times = [p.costs["latency_ms"] for p in by_latency[label]]
+        assert times == sorted(quantized.ms[at] for quantized in told)
+
+
 def test_what_is_printed() -> None:
     quantized = Quantized(Check(0.0, 4, 4), 0.25, 3, (2000, 500), (1.0, 0.5))
     assert str(quantized) == (
         "8 bits: largest difference 2.5e-01, classes agree on 3 of 4 samples, "
         "1.000 ms -> 0.500 ms, 2,000 -> 500 bytes"
     )
+
+
+def test_a_slice_of_quantized_weights_is_the_quantized_slice(tiny_run: Run) -> None:
+    """With the scales of the full network, one for each output channel: 8 bits can be shared."""
+
+    def integers(weights: Tensor, scales: Tensor) -> Tensor:
+        shape = (-1, *[1] * (weights.ndim - 1))
+        return (weights / scales.reshape(shape)).round().clamp(-127, 127).to(torch.int8)
+
+    child = tiny_run.net.child(tiny_run.net.space.smallest)
+    full = tiny_run.net.state_dict()
+    for name in ("0.weight", "4.weight"):
+        part, whole = child.state_dict()[name], full[name]
+        scales = whole.flatten(1).abs().amax(dim=1) / 127
+        kept = integers(whole, scales)[: len(part)]
+        if name == "4.weight":  # its inputs are 4 pixels of each channel that the child keeps
+            kept = kept[:, : part.shape[1]]
+        assert part.numel() < whole.numel()
+        assert torch.equal(kept, integers(part, scales[: len(part)]))
 
 
 def test_batches_end() -> None:

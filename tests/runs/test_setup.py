@@ -57,6 +57,7 @@ CAN_BE_OFF = {
     "init": "random weights",
     "device_file": "no latencies of another device",
     "low": "each layer has its own",
+    "divisor": "the network has its own",
     "dropout": "each layer has its own",
     "resolutions": "one size for all children",
     "widths": "for method single",
@@ -96,6 +97,7 @@ def test_a_run_records_a_value_for_every_setting_that_is_not_off(
     nothing = {name for name, value in config.items() if value is None}
     always = {
         "init",
+        "divisor",
         "dropout",
         "resolutions",
         "device_file",
@@ -117,6 +119,13 @@ def test_a_batch_of_one_image_and_a_single_image() -> None:
     config = config_of({"steps": 1, "val": 0, "front_images": 2})
     job = set_up(config, data=[[(image, 1)], [(image, 1)]])
     assert (job.config.batch, len(job.slimming.scoring[0][1])) == (1, 1)
+
+
+def test_channels_are_multiples_of_the_divisor() -> None:
+    widths = job_of(divisor=8).net.space.smallest
+    assert all(count % 8 == 0 for count in widths.channels.values())
+    with pytest.raises(UserError, match=r"^divisor: 0 given; allowed: a whole number, at least 1"):
+        job_of(divisor=0)
 
 
 def test_dropout_is_that_of_the_setting() -> None:
