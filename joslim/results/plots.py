@@ -115,7 +115,8 @@ def draw_quantized(
     titles = ("Before and after quantization", "By latency measured here")
     for axes, fronts, title in zip(figure.subplots(1, 2), (by_cost, by_latency), titles):
         _dress_for(axes, next(iter(fronts.values())), shared_measure(fronts.values()))
-        draw_fronts(axes, fronts)
+        # Areas count budgets that buy none of the exported children: they would say little here.
+        draw_fronts(axes, fronts, areas=False)
         put_title(axes, title)
     save(figure, path)
 
@@ -175,7 +176,7 @@ def _mark_budget(axes: Axes, cost: str, budget: float) -> None:
     )
 
 
-def draw_fronts(axes: Axes, fronts: Mapping[str, Front]) -> None:
+def draw_fronts(axes: Axes, fronts: Mapping[str, Front], areas: bool = True) -> None:
     measure = shared_measure(fronts.values())
     lines = [
         _draw_staircase(axes, front, measure, COLOURS[at % 7], MARKERS[at % 7])
@@ -184,10 +185,11 @@ def draw_fronts(axes: Axes, fronts: Mapping[str, Front]) -> None:
     if len(fronts) == 1:
         _label_ends(axes, next(iter(fronts.values())), measure)
         return
-    areas = [front.area(measure) if measure in ERRORS else None for front in fronts.values()]
+    areas = areas and measure in ERRORS
+    found = [front.area(measure) if areas else None for front in fronts.values()]
     labels = [
         _in_legend(name if area is None else f"{name}  (area {area:.1f} %)")
-        for name, area in zip(fronts, areas)
+        for name, area in zip(fronts, found)
     ]
     plain_text(axes.legend(lines, labels, frameon=False, labelcolor=DARK, fontsize=10))
 
