@@ -251,6 +251,10 @@ class Config(Machine, Evaluation, Sandwich, Search, Optimizer, Images, Network):
                 f"searcher: method {self.method!r} does not search; allowed with: "
                 f"{', '.join(SEARCHING)}"
             )
+        if self.method != "joslim" and self.random_share not in (0.0, DEFAULTS["random_share"]):
+            raise UserError(
+                f"random_share: it is for method joslim, not {self.method!r}; leave it out"
+            )
         sizes_of(self.resolutions)
         if self.widths is not None and self.method != "single":
             raise UserError(f"widths: only method single trains given widths, not {self.method!r}")

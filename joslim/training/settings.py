@@ -55,6 +55,7 @@ WHERE_AND_HOW = frozenset(
 # learns alone at first, and then one child beside it in each step (docs/results.md).
 SHORT_EPOCHS = 50
 SHORT = {"draw": 1, "full_first": 0.3}
+# As many as can be sampled, and the smallest: all children in every step, from the first on.
 LONG = {"draw": 65, "full_first": 0.0}
 
 

@@ -222,6 +222,10 @@ def test_no_file(refused: Program) -> None:
         (["--cost", "money"], "cost: unknown name 'money'; allowed: macs,"),
         (["--preset", "x"], "preset: unknown name 'x'; allowed: default, paper"),
         (["--searcher", "x"], "searcher: unknown name 'x'; allowed: targeted,"),
+        (
+            ["--random-share", "0.3", "--method", "slim"],
+            "random_share: it is for method joslim, not 'slim'; leave it out",
+        ),
         (["--recipe", "x"], "recipe: unknown name 'x'; allowed: digits,"),
         (["--amp", "fp8"], "amp: unknown name 'fp8'; allowed: bf16, fp16"),
         (["--device", "toaster"], "device: 'toaster' cannot be used"),
