@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joslim.costs import Cost
-from joslim.space import WidthSpace
+from joslim.space import Widths, WidthSpace
 
 Array = NDArray[np.float64]
 
@@ -32,6 +32,8 @@ END_MARGIN = 0.1
 KNOB_MOVES = 8
 # How far `raise_free` tries to raise a knob, as shares of the room above it, in this order.
 RAISE_SHARES = (1.0, 0.5, 0.25, 0.1)
+# How far `random_children` may stay from their target costs, as a share of the full cost.
+RANDOM_TOLERANCE = 0.005
 
 
 def cost_range(cost: Cost) -> tuple[float, float]:
@@ -64,6 +66,21 @@ def stratified_targets(
     if log_share == 0 or low <= 0:
         return even
     return np.where(rng.random(count) < log_share, low * (high / low) ** places, even)
+
+
+def random_children(cost: Cost, count: int, rng: np.random.Generator) -> list[Widths]:
+    """Draw random children whose costs are spread evenly over the cost range.
+
+    Independent multipliers alone have costs near the middle: hardly any child is as cheap as the
+    smallest or as expensive as the full one. A slow cost is not asked, so that its children have
+    such costs.
+    """
+    points = rng.random((count, len(cost.space)))
+    if not cost.slow:
+        low, full = cost_range(cost)
+        targets = rng.uniform(low, full, size=count)
+        points = bring_to_cost(cost, points, targets, RANDOM_TOLERANCE * full)
+    return [cost.space.at(multipliers) for multipliers in from_unit(cost.space, points)]
 
 
 def to_unit(space: WidthSpace, multipliers: Array) -> Array:

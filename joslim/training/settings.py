@@ -135,8 +135,8 @@ class Sandwich(Settings):
     )
     random_share: float = setting(
         0.6,
-        "Share of the children of the search that are replaced by random ones, drawn anew at each "
-        "step (method joslim).",
+        "Share of the children of the search that are replaced by random ones of all costs, drawn "
+        "anew at each step (method joslim).",
         least=0,
         most=1,
     )

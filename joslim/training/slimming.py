@@ -29,6 +29,7 @@ from joslim.errors import UserError
 from joslim.files import STEPS_LIMIT, json_count
 from joslim.front import Front
 from joslim.search.base import Searcher
+from joslim.search.cost_targeting import random_children
 from joslim.search.history import children_to_rescore
 from joslim.slimmable.running import as_inputs
 from joslim.space import Widths
@@ -91,8 +92,8 @@ class Slimming(ChildSearch):
             the full network.
         full_weight: Weight of the gradient of the full network.
         full_first: Share of the steps, at the beginning, in which only the full network is trained.
-        random_share: Share of the children of the search that are replaced by random ones, drawn
-            anew at each step.
+        random_share: Share of the children of the search that are replaced by random ones of
+            all costs, drawn anew at each step.
         preset: Name of a preset in `joslim.PRESETS`.
         searcher: A `Searcher`, or a name in `joslim.SEARCHERS`.
         search_options: Options of the searcher, such as beta or epsilon.
@@ -335,7 +336,7 @@ class Slimming(ChildSearch):
         return [*dict.fromkeys([self.space.full, *others])]
 
     def _mixed(self, chosen: list[Widths]) -> list[Widths]:
-        """Replace a share of the children that the search chose by random ones.
+        """Replace a share of the children that the search chose by random ones of all costs.
 
         What the search names is trained, and what is trained scores well, so it would be named
         again: without other children the search stays in one corner of the space.
@@ -344,10 +345,8 @@ class Slimming(ChildSearch):
         if share == 0:
             return chosen
         replaced = self.rng.random(len(chosen)) < share
-        return [
-            self.space.random(self.rng) if instead else child
-            for child, instead in zip(chosen, replaced)
-        ]
+        others = iter(random_children(self.cost, int(replaced.sum()), self.rng))
+        return [next(others) if instead else child for child, instead in zip(chosen, replaced)]
 
     @property
     def smallest_loss(self) -> float | None:

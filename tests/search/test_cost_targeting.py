@@ -17,6 +17,7 @@ from joslim.search.cost_targeting import (
     from_unit,
     path_point,
     raise_free,
+    random_children,
     stratified_targets,
     to_unit,
     uniform_target,
@@ -48,6 +49,35 @@ def test_a_path_leads_from_corner_to_corner_through_its_point(point: list[float]
     np.testing.assert_allclose(path[10], point)
     np.testing.assert_allclose(path[20], 1.0)
     assert (np.diff(path, axis=0) >= -1e-12).all()
+
+
+@pytest.mark.parametrize("name", ["macs", "memory"])
+@pytest.mark.parametrize("which", ["net", "many_knobs"])
+def test_random_children_have_all_costs(
+    name: str, which: str, request: pytest.FixtureRequest
+) -> None:
+    cost = joslim.cost(name, request.getfixturevalue(which))
+    children = random_children(cost, 400, np.random.default_rng(0))
+    parts, _ = np.histogram([cost(child) for child in children], bins=4, range=cost_range(cost))
+    assert (parts > 70).all(), parts
+    # They are no ray: at about half of the cost, most knobs take low and high values.
+    middle = [child for child in children if 0.4 < cost(child) / cost_range(cost)[1] < 0.6]
+    multipliers = np.array([child.multipliers for child in middle])
+    assert np.median(np.ptp(multipliers, axis=0) / (1 - cost.space.low)) > 0.5
+    assert random_children(cost, 0, np.random.default_rng(0)) == []
+
+
+def test_random_children_do_not_ask_for_slow_costs(net: SlimmableNet) -> None:
+    asked: list[joslim.Widths] = []
+
+    def price(child: joslim.Widths) -> float:
+        asked.append(child)
+        return sum(child.counts)
+
+    cost = joslim.cost(price, net)
+    asked.clear()
+    assert len(random_children(cost, 5, np.random.default_rng(0))) == 5
+    assert not asked
 
 
 @pytest.mark.parametrize("name", ["macs", "params"])
@@ -83,7 +113,7 @@ def test_targets_out_of_reach_end_at_the_corners(macs: Cost) -> None:
 
 
 def test_a_tolerance_saves_prices(net: SlimmableNet) -> None:
-    asked = []
+    asked: list[joslim.Widths] = []
 
     def price(widths: joslim.Widths) -> float:
         asked.append(widths)
@@ -110,7 +140,7 @@ def test_flat_and_falling_costs_end_too(net: SlimmableNet) -> None:
 
 
 def test_few_prices_are_enough_for_a_smooth_cost(net: SlimmableNet) -> None:
-    asked = []
+    asked: list[joslim.Widths] = []
 
     def price(widths: joslim.Widths) -> float:
         asked.append(widths)
@@ -127,7 +157,7 @@ def test_few_prices_are_enough_for_a_smooth_cost(net: SlimmableNet) -> None:
 
 
 def test_a_slow_point_that_is_there_is_asked_once(net: SlimmableNet) -> None:
-    asked = []
+    asked: list[joslim.Widths] = []
 
     def price(widths: joslim.Widths) -> float:
         asked.append(widths)

@@ -212,12 +212,12 @@ def test_some_of_the_widths_are_drawn_at_each_step(digits: Data, method: str) ->
 
 
 def test_the_full_network_first_and_then_one_other_beside_it(digits: Data) -> None:
-    trained = train(slimming_of(digits, full_first=0.3, draw=1), digits, 20)
+    trained = train(slimming_of(digits, full_first=0.3, draw=1, random_share=0), digits, 20)
     assert [len(widths) for widths in trained] == [1] * 6 + [2] * 14
 
 
 def test_all_children_in_every_step_by_default(digits: Data) -> None:
-    slimming = slimming_of(digits, full_first=None, draw=None)
+    slimming = slimming_of(digits, full_first=None, draw=None, random_share=0)
     assert all(len(widths) == 4 for widths in train(slimming, digits, 20))
 
 
