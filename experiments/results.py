@@ -323,20 +323,22 @@ def alone_and_joint() -> tuple[dict[str, list[list[Entry]]], dict[str, list[Entr
     return alone, joint
 
 
-def single_picture(_: str) -> str:
+def single_picture(epochs: str) -> str:
     """The networks trained one by one as if they were the front of one training."""
-    alone, joint = alone_and_joint()
-    if not alone or not joint:
+    if epochs:
+        rows, chosen = [f"single-{size:g}-{epochs}" for size in SIZES], f"joslim-{epochs}"
+    else:
+        rows, chosen = [f"single-{size:g}" for size in SHORT_SIZES], [*JOINT][-1]
+    if not all(map(is_kept, [*rows, chosen])):
         return ""
-    by_seed = [[front_of(entry) for entry in entries] for entries in zip(*alone["alone"])]
+    by_seed = [[front_of(entry) for entry in entries] for entries in zip(*map(kept, rows))]
     together = [
         Front([point for front in fronts for point in front], fronts[0].cost, fronts[0].span)
         for fronts in by_seed
     ]
     title = "One joint training, and networks trained one by one"
-    file = DOCS / "results-single.png"
-    chosen = [*joint.values()][-1]
-    curves = {"joslim": [front_of(entry) for entry in chosen], "single": together}
+    file = DOCS / f"results-single{epochs and '-'}{epochs}.png"
+    curves = {"joslim": [front_of(entry) for entry in kept(chosen)], "single": together}
     draw_panels({title: curves}, file)
     return f"![{title}]({file.name})"
 
