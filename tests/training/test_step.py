@@ -21,8 +21,8 @@ from torch.utils.checkpoint import checkpoint
 import joslim
 from joslim import RunFailed, SlimmableNet, Widths
 from joslim.slimmable.layers import slimmable_class
-from joslim.training.distillation import soft_cross_entropy
 from joslim.training import step
+from joslim.training.distillation import soft_cross_entropy
 from joslim.training.step import FiniteCheck, backward, detached, step_unless
 
 Pair = namedtuple("Pair", "first second")
