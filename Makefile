@@ -41,8 +41,10 @@ bench: .venv/installed
 docs: .venv/installed
 	$(BIN)/mkdocs build --strict --quiet
 
+# On a machine with a GPU: the tests that need one, and selftest.json to send back.
 test-gpu: .venv/installed
 	$(BIN)/python -m pytest -m cuda
+	$(BIN)/joslim selftest --device cuda -o selftest.json
 
 # The command line, data and runs with the lowest versions that pyproject.toml promises, and no extras.
 LOWEST := tests/cli/test_cli.py tests/cli/test_train.py tests/cli/test_front.py tests/cli/test_pick.py \

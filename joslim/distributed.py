@@ -236,10 +236,14 @@ def averaged(values: Tensor) -> Tensor:
 
 
 def any_asked(number: int | None, device: torch.device) -> int | None:
-    """Return the number of a signal that any of the processes has got, or None."""
+    """Return the number of a signal that any of the processes has got, or None.
+
+    The hosts ask each other, which does not wait for GPUs, if their group can do that.
+    """
     if world() == 1:
         return number
-    highest = torch.tensor(number or 0, device=device)
+    hosts = "cpu" in dist.get_backend_config()
+    highest = torch.tensor(number or 0, device="cpu" if hosts else device)
     dist.all_reduce(highest, dist.ReduceOp.MAX)
     return int(highest) or None
 

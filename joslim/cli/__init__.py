@@ -27,6 +27,7 @@ from joslim.cli.profile import profile
 from joslim.cli.progress import speaks
 from joslim.cli.rejudge import rejudge
 from joslim.cli.report import report
+from joslim.cli.selftest import selftest
 from joslim.cli.train import GroupedHelp, resume, train
 from joslim.errors import RunFailed, Stopped, UserError
 from joslim.files import printable
@@ -56,6 +57,7 @@ for command in (
     export,
     demo_page,
     report,
+    selftest,
 ):
     app.command(cls=GroupedHelp)(command)
 

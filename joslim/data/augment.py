@@ -125,8 +125,8 @@ def shift_and_flip(
     rows = np.arange(height) + (padding - down[:, None])
     columns = np.where(flip[:, None], np.arange(width)[::-1], np.arange(width))
     columns = columns + (padding - right[:, None])
-    row_index = torch.from_numpy(rows).to(images.device)[:, None, :, None]
-    column_index = torch.from_numpy(columns).to(images.device)[:, None, None, :]
+    row_index = sent(rows, images.device)[:, None, :, None]
+    column_index = sent(columns, images.device)[:, None, None, :]
     padded = F.pad(images, [padding] * 4)
     padded = padded.gather(2, row_index.expand(count, channels, height, padded.shape[3]))
     return padded.gather(3, column_index.expand(count, channels, height, width))
@@ -197,17 +197,17 @@ def flip_and_clip_colour(
     for turn in range(3):
         for change in range(3):
             rows = np.flatnonzero(orders[:, turn] == change)
-            place = torch.from_numpy(rows).to(images.device)
+            place = sent(rows, images.device)
             some = pixels[place]
             # The image is moved towards black, its mean grey, or its own grey; or away from it.
-            towards = torch.zeros(())
+            towards = torch.zeros((), device=images.device)
             if change:
                 towards = rounded_luma(some)
             if change == 1:
                 sums = towards.sum((2, 3), dtype=torch.int64, keepdim=True)
                 count = some.shape[2] * some.shape[3]
                 towards = (2 * sums + count) // (2 * count)  # the rounded mean
-            towards = towards.float().to(images.device)
+            towards = towards.float()
             factor = _per_image(1 - jitter + 2 * jitter * uniforms[rows, 1 + change], images)
             pixels[place] = (towards + factor * (some - towards)).clamp_(0, white).floor_()
     pixels += pca_lighting(uniforms[:, 4:8], lighting, images)
@@ -247,7 +247,7 @@ def pca_lighting(uniforms: Uniforms, strength: float, images: Tensor) -> Tensor:
     amounts = box_muller(uniforms)[:, :3] * np.array(PCA_SPREAD) * strength
     # The order of the additions is fixed here; in a matrix product it may vary.
     colours = sum(amounts[:, k, None] * np.array(PCA_AXES)[:, k] for k in range(3))
-    light = torch.from_numpy(np.asarray(colours, dtype=np.float32)).to(images.device)
+    light = sent(np.asarray(colours, dtype=np.float32), images.device)
     light = light[:, :, None, None]
     return light if images.shape[1] == 3 else luma(light)
 
@@ -270,9 +270,17 @@ def normalise(pixels: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -
 def _per_image(values: NDArray[Any], images: Tensor) -> Tensor:
     """[n] -> [n, 1, 1, 1] on the device of the images; floats become float32."""
     single = values.astype(np.float32) if values.dtype.kind == "f" else values
-    return torch.from_numpy(single).to(images.device)[:, None, None, None]
+    return sent(single, images.device)[:, None, None, None]
 
 
 def _per_channel(values: tuple[float, ...], images: Tensor) -> Tensor:
     """[c] -> [c, 1, 1] on the device of the images."""
-    return torch.tensor(values, device=images.device)[:, None, None]
+    return sent(np.array(values, dtype=np.float32), images.device)[:, None, None]
+
+
+def sent(values: NDArray[Any] | Tensor, device: torch.device) -> Tensor:
+    """Copy values to a device. The host does not wait for a GPU: it copies from pinned memory."""
+    here = values if isinstance(values, Tensor) else torch.from_numpy(values)
+    if device.type != "cuda" or here.is_cuda:
+        return here.to(device)
+    return here.pin_memory().to(device, non_blocking=True)

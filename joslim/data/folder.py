@@ -41,6 +41,7 @@ from joslim.data.augment import (
     flip_and_colour,
     largest,
     normalise,
+    sent,
     uniforms,
 )
 from joslim.data.base import Batch, Data, Options, carve, carve_three
@@ -170,12 +171,12 @@ class FolderData(Data):
         for step, pixels in self._decode_ahead(decoder, schedule):
             drawn = uniforms(seed, "colour", *step, FLIP_AND_COLOUR_UNIFORMS)
             augment = flip_and_clip_colour if self.clip_colours else flip_and_colour
-            x = augment(pixels.to(self.device), drawn, self.mean, self.std)
-            yield x, torch.from_numpy(labels[step.indices]).to(self.device)
+            x = augment(sent(pixels, self.device), drawn, self.mean, self.std)
+            yield x, sent(labels[step.indices], self.device)
 
     def _normalised(self, split: str, step: Step, pixels: Tensor) -> Batch:
-        labels = torch.from_numpy(self.files[split].labels[step.indices])
-        return normalise(pixels.to(self.device), self.mean, self.std), labels.to(self.device)
+        labels = sent(self.files[split].labels[step.indices], self.device)
+        return normalise(sent(pixels, self.device), self.mean, self.std), labels
 
     def _decode_ahead(
         self, decoder: _Decoder, schedule: Iterable[Step]

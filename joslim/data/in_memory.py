@@ -18,6 +18,7 @@ from joslim.data.augment import (
     luma,
     normalise,
     random_shifts,
+    sent,
     shift_and_flip,
     uniforms,
 )
@@ -122,7 +123,7 @@ class MemoryData(Data):
 
     def plain(self, split: str, indices: ArrayLike) -> Batch:
         images = self.images(split)
-        chosen = torch.as_tensor(np.asarray(indices, dtype=np.int64)).to(self.device)
+        chosen = sent(np.asarray(indices, dtype=np.int64), self.device)
         return normalise(images.pixels[chosen], self.mean, self.std), images.labels[chosen]
 
     def augmented(self, seed: int, schedule: Iterator[Step]) -> Iterator[Batch]:
@@ -131,7 +132,7 @@ class MemoryData(Data):
             drawn = uniforms(seed, "augment", step.epochs, step.indices, 3)
             down, right = (random_shifts(drawn[:, k], self.shift) for k in (0, 1))
             flip = (drawn[:, 2] < 0.5) & self.flip
-            chosen = torch.from_numpy(step.indices).to(self.device)
+            chosen = sent(step.indices, self.device)
             moved = shift_and_flip(images.pixels[chosen], down, right, flip)
             yield normalise(moved, self.mean, self.std), images.labels[chosen]
 

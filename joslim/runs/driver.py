@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -55,8 +56,8 @@ from joslim.training.exploring import timed
 class Progress:
     """The progress after a step, or while children are judged (`phase` "front").
 
-    smallest_loss: None in steps that did not train the smallest network. alone_until: The step up
-    to which the full network trains alone.
+    The losses are the last that were read from the device. smallest_loss: None in steps that did
+    not train the smallest network. alone_until: The step up to which the full network trains alone.
     """
 
     phase: str
@@ -74,8 +75,9 @@ log = logging.getLogger("joslim")
 
 Watcher = Callable[[Progress], None]
 
-# Settings that may differ between the processes of one training. All of them save at a time.
-OF_ONE_MACHINE = WHERE_AND_HOW - {"save_every"} | {"data", "init"}
+# Settings that may differ between the processes of one training. All of them save, and look for
+# losses that are not finite, after the same steps.
+OF_ONE_MACHINE = WHERE_AND_HOW - {"save_every", "log_every"} | {"data", "init"}
 
 # torch raises a RuntimeError with these words wherever the main process happens to be.
 DEAD_WORKER = "DataLoader worker"
@@ -242,15 +244,16 @@ def train_steps(trainer: Trainer, writer: RunWriter, watch: Watcher, stop: Stop)
         except RunFailed:
             writer.log_visits()
             raise
-        losses = slimming.losses
+        losses = slimming.finite.losses  # on a GPU those of the last log step or round
+        first, *others = losses.values() or (None,)
         watch(
             Progress(
                 "train",
                 slimming.steps,
                 trainer.total_steps,
-                losses[0].item(),
-                losses[1:].mean().item() if len(losses) > 1 else None,
-                slimming.smallest_loss,
+                first,
+                fmean(others) if others else None,
+                losses.get(slimming.space.smallest),
                 slimming.alone_until,
                 len(slimming.history),
                 -(-slimming.steps // slimming.every),

@@ -96,14 +96,15 @@ class MetricsLog:
         self.board = summary_writer()(where) if trainer.config.tensorboard else None
 
     def update(self) -> None:
-        slimming, every = self.trainer.slimming, self.trainer.config.log_every
-        if slimming.steps % every and slimming.steps != self.trainer.total_steps:
+        if not self.trainer.at_log_step:
             return
+        slimming = self.trainer.slimming
+        losses = slimming.finite.losses
         line = {
             "step": slimming.steps,
-            "loss": slimming.losses[0].item(),
-            "smallest_loss": slimming.smallest_loss,
-            "losses": slimming.losses.tolist(),
+            "loss": next(iter(losses.values())),
+            "smallest_loss": losses.get(slimming.space.smallest),
+            "losses": [*losses.values()],
             "costs": [finite(slimming.cost(child)) for child in slimming.widths],
             "lr": self.trainer.optimizer.param_groups[0]["lr"],
             "children": len(slimming.history),

@@ -56,7 +56,7 @@ from joslim.training.optimizers import DECAYS, OPTIMIZERS
 from joslim.training.schedule import Schedule
 from joslim.training.settings import SHORT_EPOCHS, Sandwich, resolved_sandwich
 from joslim.training.slimming import Slimming, default_every, steps_alone
-from joslim.training.step import clip_gradients, refuse_non_finite
+from joslim.training.step import clip_gradients, step_unless
 from joslim.units import format_size
 
 # Prefixes that wrappers add to the names of weights.
@@ -133,16 +133,27 @@ class Trainer:
                 x, y, self.criterion, lambda loss: self.scaler.scale(loss).backward()
             )
         # A loss that is not finite on one process must stop all of them.
-        self.slimming.losses = averaged(self.slimming.losses)
-        refuse_non_finite(self.slimming.losses, self.slimming.widths, step)
-        if not self.scaler.is_enabled():
-            clip_gradients(self.net.parameters(), self.config.clip, step)
-        elif self.config.clip is not None:  # the scaler skips steps that overflowed in fp16
+        self.slimming.losses = losses = averaged(self.slimming.losses)
+        scaled = self.scaler.is_enabled()
+        if scaled:
             self.scaler.unscale_(self.optimizer)
-            nn.utils.clip_grad_norm_(self.net.parameters(), self.config.clip)
-        self.scaler.step(self.optimizer)
+        norm = clip_gradients(self.net.parameters(), self.config.clip)
+        # A gradient that overflows in fp16 is no failure: the step is left out, the scale lowered.
+        checked = torch.zeros_like(norm) if scaled else norm
+        failed = self.slimming.finite.add(step, self.slimming.widths, losses, checked)
+        if scaled:
+            failed = ~norm.isfinite() if failed is None else failed | ~norm.isfinite()
+        step_unless(failed, self.optimizer)
         self.scaler.update()
         self.slimming.advance()
+        if self.at_log_step:
+            self.slimming.finite.read()
+
+    @property
+    def at_log_step(self) -> bool:
+        """Whether the losses of the last step are logged, for which the host waits for a GPU."""
+        steps = self.slimming.steps
+        return steps % self.config.log_every == 0 or steps == self.total_steps
 
     def _precision(self) -> AbstractContextManager[Any]:
         if self.config.amp is None:
@@ -225,11 +236,12 @@ class Trainer:
                 value = kept.get(name)
                 if name == "momentum_buffer" and value is None:  # SGD makes it when it needs it
                     continue
-                like = torch.tensor(0.0) if name == "step" else parameter
-                if not isinstance(value, Tensor) or value.shape != like.shape:
+                shape = torch.Size() if name == "step" else parameter.shape
+                if not isinstance(value, Tensor) or value.shape != shape:
                     raise UserError(f"optimizer: its {name} is not of this network")
                 # In the memory layout of the parameter, whatever the file has.
-                kept[name] = torch.empty_like(like).copy_(value)
+                if name != "step":
+                    kept[name] = torch.empty_like(parameter).copy_(value)
 
 
 def set_up(
@@ -281,6 +293,7 @@ def set_up(
             settings.lr,
             settings.momentum,
             settings.weight_decay,
+            fused=True if device.type == "cuda" else None,
         ),
         criterion=nn.CrossEntropyLoss(label_smoothing=settings.label_smoothing),
         schedule=Schedule(settings.schedule, settings.warmup, settings.lr),

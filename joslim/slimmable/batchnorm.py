@@ -81,6 +81,7 @@ def statistics_of(net: nn.Module, batches: Iterable[Any]) -> dict[str, Pair]:
             samples += count
             for norm in norms.values():
                 norm.reset_running_stats()
+            ran.update(dict.fromkeys(ran, 0))
             call(net, inputs)
             for name, norm in norms.items():
                 if norm in ran:
@@ -108,23 +109,27 @@ def inputs_of(batch: Any) -> Inputs:
 
 
 @contextmanager
-def collecting(net: nn.Module, norms: Iterable[Any]) -> Iterator[set[nn.Module]]:
+def collecting(net: nn.Module, norms: Iterable[Any]) -> Iterator[dict[nn.Module, int]]:
     """Let each forward pass leave its batch statistics in the norms, and restore all afterwards.
 
-    Yields the set of norms that have run so far.
+    Yields the norms that have run so far, with the number of their calls.
     """
     modes = [(module, module.training) for module in net.modules()]
     saved = [(norm, norm.momentum, norm.__dict__.get("_slim_own")) for norm in norms]
     buffers = [
         (b, b.clone()) for norm, *_ in saved for b in norm._buffers.values() if b is not None
     ]
-    ran: set[nn.Module] = set()
-    hooks = [norm.register_forward_pre_hook(lambda norm, _: ran.add(norm)) for norm, *_ in saved]
+    ran: dict[nn.Module, int] = {}
+
+    def average_over_calls(norm: Any, _: Any) -> None:
+        """A reused module is called several times. Without momentum it would ask its device."""
+        ran[norm] = ran.get(norm, 0) + 1
+        norm.momentum = 1 / ran[norm] if isinstance(norm, _BatchNorm) else 1.0
+
+    hooks = [norm.register_forward_pre_hook(average_over_calls) for norm, *_ in saved]
     net.eval()
     for norm, *_ in saved:
         norm.training = True
-        # Without momentum a BatchNorm averages over its calls; a reused module has several.
-        norm.momentum = None if isinstance(norm, _BatchNorm) else 1.0
         if not norm.__dict__.get("_slim_all_full", True):
             norm.__dict__["_slim_collecting"] = True
             own = (torch.zeros_like(norm.running_mean), torch.ones_like(norm.running_var))

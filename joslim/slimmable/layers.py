@@ -172,7 +172,7 @@ def layer_state(
             if len(runs := layout.runs(units)) > 1:
                 tensors = (*module._parameters.values(), *module._buffers.values())
                 device = next(tensor.device for tensor in tensors if tensor is not None)
-                index[i] = torch.cat([torch.arange(*run) for run in runs]).to(device)
+                index[i] = torch.cat([torch.arange(*run, device=device) for run in runs])
     state: dict[str, Any] = {PREFIX + "full": units is None, PREFIX + "index": index}
     state |= {f"{PREFIX}size{i}": layout.size(units) for i, layout in enumerate(layouts)}
     return state | attributes_at(plan, units)

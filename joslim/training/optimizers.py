@@ -21,28 +21,42 @@ if TYPE_CHECKING:
 class OptimizerKind:
     """How an optimizer is made of parameters, rate, momentum and weight decay.
 
+    A fused one can leave out a step that is not finite without asking the device.
+
     keeps: Names of the tensors that it keeps for each parameter: its "step" is a number, all others
     have the shape of the parameter.
     defaults: Settings in place of those of a recipe, which are for SGD.
     """
 
-    make: Callable[[Parameters, float, float, float], Optimizer]
+    make: Callable[..., Optimizer]
     keeps: tuple[str, ...]
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _sgd(parameters: Parameters, lr: float, momentum: float, weight_decay: float) -> Optimizer:
+def _sgd(
+    parameters: Parameters,
+    lr: float,
+    momentum: float,
+    weight_decay: float,
+    fused: bool | None = None,
+) -> Optimizer:
     from torch.optim import SGD
 
-    return SGD(
-        parameters, lr=lr, momentum=momentum, nesterov=momentum > 0, weight_decay=weight_decay
-    )
+    options = {"nesterov": momentum > 0, "weight_decay": weight_decay, "fused": fused}
+    return SGD(parameters, lr=lr, momentum=momentum, **options)
 
 
-def _adamw(parameters: Parameters, lr: float, momentum: float, weight_decay: float) -> Optimizer:
+def _adamw(
+    parameters: Parameters,
+    lr: float,
+    momentum: float,
+    weight_decay: float,
+    fused: bool | None = None,
+) -> Optimizer:
     from torch.optim import AdamW
 
-    return AdamW(parameters, lr=lr, betas=(momentum, 0.999), weight_decay=weight_decay)
+    betas = (momentum, 0.999)
+    return AdamW(parameters, lr=lr, betas=betas, weight_decay=weight_decay, fused=fused)
 
 
 OPTIMIZERS = {

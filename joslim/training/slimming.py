@@ -48,10 +48,11 @@ from joslim.training.settings import (
 )
 from joslim.training.step import (
     Criterion,
+    FiniteCheck,
     backward,
     clip_gradients,
     detached,
-    refuse_non_finite,
+    step_unless,
 )
 from joslim.training.tasks import Learning, check_distill, choose_learning
 
@@ -177,6 +178,8 @@ class Slimming(ChildSearch):
         # The widths that are trained in this step, and their losses.
         self.widths: list[Widths] = []
         self.losses = torch.zeros(0)
+        # Stops the training if a loss or a gradient is not finite; has the losses as numbers.
+        self.finite = FiniteCheck()
         # The children that the method chose, which may be trained for many steps, and at which step
         # it chose them; the step at which `widths` were drawn from them.
         self._chosen: list[Widths] = []
@@ -214,13 +217,15 @@ class Slimming(ChildSearch):
             Loss of the full network.
 
         Raises:
-            RunFailed: A loss or the gradient is not finite. The weights have not changed.
+            RunFailed: A loss or the gradient is not finite. On a GPU, which is not waited for, this
+                is raised later: at the beginning of a round (every K steps), or by `finite.read()`,
+                `state_dict()` and `front()`. In either case the weights are those before the step
+                that the message names.
         """
         optimizer.zero_grad(set_to_none=True)
         loss = self.backward(x, y, criterion)
-        refuse_non_finite(self.losses, self.widths, self.steps)
-        clip_gradients(self.net.parameters(), clip, self.steps)
-        optimizer.step()
+        norm = clip_gradients(self.net.parameters(), clip)
+        step_unless(self.finite.add(self.steps, self.widths, self.losses, norm), optimizer)
         self.advance()
         return loss
 
@@ -249,6 +254,8 @@ class Slimming(ChildSearch):
         self.criterion = criterion
         self._warn_if_not_advanced()
         self.net.statistics.clear()  # they belong to the weights before this step
+        if self.steps % self.every == 0:
+            self.finite.read()
         self._choose()
         inputs = as_inputs(tuple(x) if isinstance(x, list) else x)
 
@@ -349,11 +356,6 @@ class Slimming(ChildSearch):
         return [next(others) if instead else child for child, instead in zip(chosen, replaced)]
 
     @property
-    def smallest_loss(self) -> float | None:
-        """Loss of the smallest network in the last step; None if it was not trained in it."""
-        return dict(zip(self.widths, self.losses.tolist())).get(self.space.smallest)
-
-    @property
     def round(self) -> int:
         """Number of the present round of K steps, which decides the scoring batch."""
         return self.steps // self.every
@@ -407,6 +409,7 @@ class Slimming(ChildSearch):
         """
         self.criterion = criterion or self.criterion
         self._criterion()
+        self.finite.read()
         if self._finished_at != self.steps:
             self.method.finish(self)
             self._finished_at = self.steps
@@ -437,6 +440,7 @@ class Slimming(ChildSearch):
         """Return the state as plain lists and numbers, which JSON and torch.load(weights_only=True)
         can read.
         """
+        self.finite.read()
         return {
             "settings": self._settings(),
             "steps": self.steps,

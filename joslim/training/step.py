@@ -87,18 +87,98 @@ def detached(outputs: Any) -> Any:
     return outputs
 
 
-def refuse_non_finite(losses: Tensor, widths: Sequence[Widths], step: int) -> None:
-    """Raise RunFailed before the optimizer spreads a NaN over all weights."""
-    for value, child in zip(losses.tolist(), widths):
-        if not math.isfinite(value):
-            raise RunFailed(f"the loss is {value} at step {step}, at widths {child}; {ADVICE}")
-
-
-def clip_gradients(parameters: Iterable[nn.Parameter], most: float | None, step: int) -> None:
-    """Scale the gradient down to the norm `most`, if given; raise RunFailed if it is not finite."""
+def clip_gradients(parameters: Iterable[nn.Parameter], most: float | None) -> Tensor:
+    """Scale the gradient down to the norm `most`, if given; return its norm before that."""
     found = [parameter for parameter in parameters if parameter.grad is not None]
     norm = nn.utils.get_total_norm([p.grad for p in found if p.grad is not None])
-    if not math.isfinite(norm):
-        raise RunFailed(f"the gradient is not finite at step {step}; {ADVICE}")
     if most is not None:
         nn.utils.clip_grads_with_norm_(found, most, norm)
+    return norm
+
+
+class FiniteCheck:
+    """Finds losses and gradients that are not finite, without waiting for a GPU.
+
+    On a CPU, `add` raises RunFailed at once. On other devices the losses stay there until `read`
+    copies those of many steps at once. Up to then the flag that `add` returns, true from the first
+    step on that is not finite, makes `step_unless` change nothing: whenever the failure is found,
+    the weights are those before it.
+    """
+
+    def __init__(self) -> None:
+        # The losses of each of the widths at the last step that was read.
+        self.losses: dict[Widths, float] = {}
+        # Of each step since then: its number, its widths, and their losses and the norm, [n + 1].
+        self.unread: list[tuple[int, Sequence[Widths], Tensor]] = []
+        self.failed: Tensor | None = None
+
+    def add(
+        self, step: int, widths: Sequence[Widths], losses: Tensor, norm: Tensor
+    ) -> Tensor | None:
+        """Note the losses and the norm of the gradient of a step.
+
+        Returns a boolean on the device: whether the optimizer must not change the weights. None is
+        a false one that is known.
+        """
+        values = torch.cat([losses, norm.to(losses.device).reshape(1)])
+        self.unread.append((step, widths, values))
+        if reads_for_free(values.device):
+            self.read()
+            return None
+        failed = ~values.isfinite().all()
+        self.failed = failed if self.failed is None else self.failed | failed
+        return self.failed
+
+    def read(self) -> None:
+        """Copy all that is unread to the host; raise RunFailed for the first that is not finite."""
+        unread, self.unread, self.failed = self.unread, [], None
+        if not unread:
+            return
+        found = iter(torch.cat([values for *_, values in unread]).tolist())
+        for step, widths, _ in unread:
+            self.losses = dict(zip(widths, found))
+            for child, value in self.losses.items():
+                if not math.isfinite(value):
+                    raise RunFailed(
+                        f"the loss is {value} at step {step}, at widths {child}; {ADVICE}"
+                    )
+            if not math.isfinite(next(found)):
+                raise RunFailed(f"the gradient is not finite at step {step}; {ADVICE}")
+
+
+def reads_for_free(device: torch.device) -> bool:
+    """Whether the host can read tensors of the device without waiting for queued work."""
+    return device.type == "cpu"
+
+
+@torch.no_grad()
+def step_unless(failed: Tensor | None, optimizer: torch.optim.Optimizer) -> None:
+    """Make a step of the optimizer that changes nothing if the flag on its device is true.
+
+    Nothing is copied to the host. Fused optimizers take such a flag; for others, and at the first
+    step, whose new state fused ones would leave undefined, all tensors are kept and restored.
+    """
+    if failed is None:
+        optimizer.step()
+    elif optimizer.state and getattr(optimizer, "_step_supports_amp_scaling", False):
+        fused: Any = optimizer
+        fused.grad_scale, fused.found_inf = None, failed.float()
+        optimizer.step()
+        del fused.grad_scale, fused.found_inf
+    else:
+        before = {tensor: tensor.clone() for tensor in tensors_of(optimizer, failed.device)}
+        optimizer.step()
+        for tensor in tensors_of(optimizer, failed.device):
+            old = before[tensor] if tensor in before else torch.zeros_like(tensor)
+            torch.where(failed, old, tensor, out=tensor)
+
+
+def tensors_of(optimizer: torch.optim.Optimizer, device: torch.device) -> list[Tensor]:
+    """Return the parameters of an optimizer and its state on the device.
+
+    A number of steps that it keeps on the host goes on counting.
+    """
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    state = [value for kept in optimizer.state.values() for value in kept.values()]
+    found = [value for value in (*parameters, *state) if isinstance(value, Tensor)]
+    return [tensor for tensor in found if tensor.device == device]

@@ -21,8 +21,9 @@ from torch.utils.checkpoint import checkpoint
 import joslim
 from joslim import RunFailed, SlimmableNet, Widths
 from joslim.slimmable.layers import slimmable_class
+from joslim.training import step
 from joslim.training.distillation import soft_cross_entropy
-from joslim.training.step import backward, detached, refuse_non_finite
+from joslim.training.step import FiniteCheck, backward, detached, step_unless
 
 Pair = namedtuple("Pair", "first second")
 
@@ -372,24 +373,128 @@ def test_several_inputs() -> None:
 # What is not finite
 
 
+@pytest.fixture
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Losses are read when somebody asks for them, as those on a GPU."""
+    monkeypatch.setattr(step, "reads_for_free", lambda device: False)
+
+
+LATER = pytest.mark.parametrize("later", [False, True], ids=["at once", "later"])
+
+
+@LATER
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("place", range(4))
-def test_a_loss_that_is_not_finite_is_named(value: float, place: int) -> None:
+def test_a_loss_that_is_not_finite_is_named(
+    value: float, place: int, later: bool, request: pytest.FixtureRequest
+) -> None:
+    if later:
+        request.getfixturevalue("as_on_a_gpu")
     widths = four(make())
     losses = torch.ones(4)
     losses[place] = value
+    check = FiniteCheck()
+
+    def some_steps() -> None:
+        check.add(16, widths, torch.tensor([0.0, 1e30, -5.0, 2.0]), torch.tensor(1.0))
+        check.add(17, widths, losses, torch.tensor(1.0))
+        check.add(18, widths[:1], torch.full((1,), math.nan), torch.tensor(math.nan))
+
+    if later:
+        some_steps()
+        some_steps = check.read
     with pytest.raises(RunFailed) as caught:
-        refuse_non_finite(losses, widths, 17)
+        some_steps()
     message = str(caught.value)
     assert str(value) in message
     assert "step 17" in message
     assert str(widths[place]) in message
     assert "\n" not in message
+    check.read()  # the message is given once
 
 
-def test_finite_losses_pass() -> None:
-    widths = four(make())
-    refuse_non_finite(torch.tensor([0.0, 1e30, -5.0, 2.0]), widths, 0)
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_finite_losses_are_known_after_they_are_read() -> None:
+    widths, check = four(make()), FiniteCheck()
+    check.add(0, widths, torch.tensor([0.0, 1e30, -5.0, 2.0]), torch.tensor(1.0))
+    failed = check.add(1, widths[1:], torch.tensor([1.0, 2.0, 3.0]), torch.tensor(9.0))
+    assert check.losses == {}
+    assert not failed
+    check.read()
+    assert check.losses == dict(zip(widths[1:], [1.0, 2.0, 3.0]))
+    assert check.add(2, widths[:1], torch.ones(1), torch.tensor(math.inf))
+    assert check.add(3, widths[:1], torch.ones(1), torch.tensor(1.0))  # it stays
+    with pytest.raises(RunFailed, match="the gradient is not finite at step 2"):
+        check.read()
+
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1),
+    "fused": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.1, fused=True),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.1),
+    "fused adamw": lambda p: torch.optim.AdamW(p, lr=0.1, fused=True),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.1, momentum=0.9),
+}
+
+
+@pytest.mark.parametrize("bad", [(0,), (2,), (0, 1, 3)])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_steps_that_failed_are_as_if_they_had_not_been_made(
+    name: str, bad: tuple[int, ...]
+) -> None:
+    found = []
+    for leave_out in (False, True):
+        generator = torch.Generator().manual_seed(0)
+        parameters = [
+            nn.Parameter(torch.randn(3, 4, generator=generator)),
+            nn.Parameter(torch.randn(5, generator=generator)),
+        ]
+        optimizer = OPTIMIZERS[name](parameters)
+        for number in range(5):
+            failed = number in bad
+            for parameter in parameters:
+                gradient = torch.randn(parameter.shape, generator=generator)
+                parameter.grad = gradient * math.nan if failed else gradient
+            if not leave_out:
+                step_unless(torch.tensor(failed), optimizer)
+            elif not failed:
+                step_unless(None, optimizer)
+        kept = optimizer.state.values()
+        found.append([*parameters, *(v for state in kept for v in state.values() if v is not None)])
+    assert len(found[0]) == len(found[1])
+    for masked, left_out in zip(*found):
+        assert torch.equal(masked, left_out)
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+@pytest.mark.parametrize("place", range(4))
+def test_a_failure_that_is_found_at_the_next_round(place: int) -> None:
+    """All steps from the one that failed on change nothing, and the message names that one."""
+    net, (x, y) = make(), batch()
+    slimming = joslim.Slimming(
+        net, method="bignas", total_steps=10, scoring=[(x, y)], seed=1, full_first=0, draw=3,
+        every=4,
+    )  # fmt: skip
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
+    calls = []
+
+    def spoiled(loss: Tensor) -> Tensor:
+        if loss.requires_grad:
+            calls.append(net.active)
+            return loss * math.nan if len(calls) == 4 + place + 1 else loss
+        return loss
+
+    slimming.distill = lambda s, t: spoiled(soft_cross_entropy(s, t))
+    weights = []
+    for _ in range(4):
+        slimming.step(x, y, optimizer, lambda o, t: spoiled(F.cross_entropy(o, t)))
+        weights.append(copy.deepcopy(dict(net.named_parameters())))
+    with pytest.raises(RunFailed, match="the loss is nan at step 1") as caught:
+        slimming.step(x, y, optimizer, F.cross_entropy)
+    assert str(calls[4 + place]) in str(caught.value)
+    for name, parameter in net.named_parameters():
+        assert torch.equal(parameter, weights[0][name]), name
 
 
 @pytest.mark.parametrize("place", range(4))
