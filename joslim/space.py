@@ -49,6 +49,7 @@ class Dim:
         layers: Names of all modules that make these channels, or of the blocks of the stage.
         kind: "channels", "blocks" or "pixels".
         values: Allowed counts in rising order, if it is not a Dim of channels.
+        heads: Whether each step is an attention head, or a key and value head with its queries.
 
     Examples:
         >>> net = joslim.slim(joslim.models.resnet8(), torch.zeros(1, 3, 32, 32), divisor=4)
@@ -64,6 +65,7 @@ class Dim:
     layers: tuple[str, ...] = field(default=(), compare=False, repr=False)
     kind: str = CHANNELS
     values: tuple[int, ...] = ()
+    heads: bool = field(default=False, compare=False, repr=False)
 
     @property
     def grain(self) -> int:
@@ -419,6 +421,8 @@ def _dim_to_json(dim: Dim) -> dict[str, Any]:
     record = {**vars(dim), "layers": list(dim.layers), "values": list(dim.values)}
     if dim.kind == CHANNELS:  # as in files of versions that knew no other kind
         del record["kind"], record["values"]
+    if not dim.heads:
+        del record["heads"]
     return record
 
 
@@ -431,7 +435,7 @@ def _dim_of_json(record: Any, where: str) -> Dim:
     names = tuple(json_name(layer, f"{where}.layers[{at}]") for at, layer in enumerate(layers))
     name = json_name(json_value(record, "name", where), f"{where}.name")
     if "kind" not in record:
-        return Dim(name, full, step, divisor, names)
+        return Dim(name, full, step, divisor, names, heads=record.get("heads") is True)
     kind = json_value(record, "kind", where)
     if kind not in (BLOCKS, PIXELS):
         raise UserError(f"{where}.kind: {shown(kind)} given; allowed: {BLOCKS}, {PIXELS}")

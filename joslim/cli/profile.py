@@ -51,7 +51,7 @@ def described(net: SlimmableNet) -> dict[str, Any]:
         knobs.append(
             {
                 "name": knob.name,
-                "kind": dims[0].kind,
+                "kind": "heads" if dims[0].heads else dims[0].kind,
                 "low": knob.low,
                 "layers": [layer for dim in dims for layer in dim.layers],
                 "channels": [dim.full for dim in dims],
@@ -98,8 +98,12 @@ def show(facts: dict[str, Any]) -> None:
         layers = ", ".join(knob["layers"][:3])
         if len(knob["layers"]) > 3:
             layers += f" and {len(knob['layers']) - 3} more"
-        counts = (dict.fromkeys(knob[key]) for key in ("channels", "lowest"))
-        full, lowest = (", ".join(map(str, each)) for each in counts)
+        each = knob["step"] if knob["kind"] == "heads" else [1] * len(knob["step"])
+        counts = (
+            dict.fromkeys(n // size for n, size in zip(knob[key], each))
+            for key in ("channels", "lowest")
+        )
+        full, lowest = (", ".join(map(str, numbers)) for numbers in counts)
         knobs.add_row(knob["name"], layers, f"{full} {knob['kind']}" if several else full, lowest)
     print_table(console, knobs)
     if facts["frozen"]:

@@ -41,10 +41,17 @@ class LayerSpec:
             yield from axis if isinstance(axis, list) else [axis]
 
 
-def layer_spec(module: nn.Module, whole_groups: bool) -> LayerSpec:
-    """Return the spec of a module; a grouped one drops whole groups, or channels in each group."""
+def layer_spec(module: nn.Module, whole_groups: bool, sizes: bool = False) -> LayerSpec:
+    """Return the spec of a module; a grouped one drops whole groups, or channels in each group.
+
+    `sizes`: Every integer attribute of a module that is not in `SPECS` may be a size, such as a
+    number of heads. Tracing finds the axis whose length it is, if there is one.
+    """
     make = next((make for applies, make in SPECS if applies(module)), None)
     spec = make(module, whole_groups) if make else LayerSpec()
+    if sizes and make is None:
+        numbers = {n: v for n, v in vars(module).items() if type(v) is int and v > 1}
+        spec.attributes |= {name: fresh(value) for name, value in numbers.items()}
     known, spec.tensors = spec.tensors, {}
     for name, tensor in own_tensors(module).items():
         axes = known.get(name, [])
@@ -105,6 +112,35 @@ def _group_norm(module: Any, whole_groups: bool) -> LayerSpec:
     return LayerSpec({"weight": [axis], "bias": [axis]}, {"num_channels": axis})
 
 
+def _attention(module: Any, whole_groups: bool) -> LayerSpec:
+    heads, size = module.num_heads, module.head_dim
+    attributes: dict[str, Any] = {}
+    unit: Axis | None = None
+    if heads > 1 and whole_groups:
+        unit = (Segment(Var(heads), 1),)
+        axis = scale(unit, size)
+        attributes["num_heads"] = unit
+    else:
+        head = fresh(size)
+        axis = head * heads
+        attributes["head_dim"] = head
+    keys, values = fresh(module.kdim), fresh(module.vdim)
+    if module._qkv_same_embed_dim:
+        keys = values = axis
+    attributes |= {"embed_dim": axis, "kdim": keys, "vdim": values}
+    one = fixed(1)
+    tensors = {
+        "in_proj_weight": [axis * 3, axis],
+        "in_proj_bias": [axis * 3],
+        "q_proj_weight": [axis, axis],
+        "k_proj_weight": [axis, keys],
+        "v_proj_weight": [axis, values],
+        "bias_k": [one, one, axis],
+        "bias_v": [one, one, axis],
+    }
+    return LayerSpec(tensors, attributes, unit)
+
+
 def _prelu(module: Any, whole_groups: bool) -> LayerSpec:
     axis = fresh(module.num_parameters)
     return LayerSpec({"weight": [axis]}, {"num_parameters": axis})
@@ -130,6 +166,7 @@ SPECS: list[tuple[Callable[[Any], bool], Callable[[Any, bool], LayerSpec]]] = [
     (_is(nn.Linear), _linear),
     (_is(_NormBase), _batch_norm),
     (_is(nn.GroupNorm), _group_norm),
+    (_is(nn.MultiheadAttention), _attention),
     (_is(nn.PReLU), _prelu),
     (_is_layer_norm, _normalized_shape),
 ]

@@ -233,6 +233,8 @@ def matmul(t: Tracer, input: Tensor, other: Tensor, **_: Any) -> Axes:
     t.unify(left[-1], right[-2] if columns else right[-1])
     batch = broadcast(t, [left[:-2], right[:-2]])
     out = right[-1] if columns and t.node(other).constant else None
+    if not (t.node(input).constant or t.node(other).constant):
+        t.heads += batch
     t.layer(other, out, [*batch, *rows, left[-1], *columns], input)
     return [*batch, *rows, *columns]
 
@@ -278,11 +280,26 @@ def products(names: list[str], output: str) -> Iterator[list[str]]:
 
 
 @rule("scaled_dot_product_attention")
-def attention(t: Tracer, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> Axes:
+def attention(
+    t: Tracer,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    *_: Any,
+    enable_gqa: bool = False,
+    **__: Any,
+) -> Axes:
     q, k, v = t.axes(query), t.axes(key), t.axes(value)
     t.unify(q[-1], k[-1])
     t.unify(k[-2], v[-2])
+    if enable_gqa:  # several neighbouring heads of the query share a head of key and value
+        for axes, shared in ((k, key), (v, value)):
+            axes[-3] = scale(axes[-3], query.shape[-3] // shared.shape[-3])
     batch = broadcast(t, [q[:-2], k[:-2], v[:-2]])
+    if attn_mask is not None:
+        batch = broadcast(t, [[*batch, q[-2], k[-2]], t.axes(attn_mask)])[:-2]
+    t.heads += batch
     t.layer(key, None, [*batch, q[-2], k[-2], q[-1]], query)
     t.layer(value, None, [*batch, q[-2], k[-2], v[-1]])
     return [*batch, q[-2], v[-1]]
@@ -297,6 +314,11 @@ def embedding(t: Tracer, input: Tensor, weight: Tensor, *_: Any, **__: Any) -> A
 
 
 # --- normalisation --------------------------------------------------------------------------------
+
+
+@rule("_weight_norm")
+def weight_norm(t: Tracer, v: Tensor, g: Tensor, dim: int = 0) -> Axes:
+    return broadcast(t, [t.axes(v), t.axes(g)])
 
 
 @rule("batch_norm", "instance_norm", reuses="in place")
@@ -503,7 +525,7 @@ def regroup(t: Tracer, axes: Axes, wanted: list[int], shape: list[int]) -> Axes:
     """Read the same entries with other axes, as a view does."""
     wanted = [t.recall(size) for size in wanted]
     old = [full_length(axis) for axis in axes]
-    new = [size.full if isinstance(size, SymbolicInt) else size for size in wanted]
+    new = [full_size(size) for size in wanted]
     if -1 in new:
         new[new.index(-1)] = math.prod(old) // -math.prod(new)
     result = Axes()
@@ -511,6 +533,11 @@ def regroup(t: Tracer, axes: Axes, wanted: list[int], shape: list[int]) -> Axes:
         axis = t.merge(axes[group]) if axes[group] else fixed(1)
         result += factored(t, axis, wanted[parts], shape[parts])
     return result
+
+
+def full_size(size: int) -> int:
+    """Return a size at full width, also while a trial child is traced."""
+    return size.full if isinstance(size, SymbolicInt) else int(size)
 
 
 def matched(old: list[int], new: list[int]) -> Iterator[tuple[slice, slice]]:
@@ -532,20 +559,28 @@ def matched(old: list[int], new: list[int]) -> Iterator[tuple[slice, slice]]:
 
 def factored(t: Tracer, axis: Axis, wanted: list[int], shape: list[int]) -> Axes:
     """Read one axis as several. -1 and symbolic sizes follow the width, literal ones do not."""
+    wanted = [t.recall(size) for size in wanted]
     if not shape:
         return []
     if is_fixed(axis):
+        for size in wanted:
+            if isinstance(size, SymbolicInt):
+                size.freeze(t.why)
         return [fixed(size) for size in shape]
     if len(shape) == 1:
         if int(wanted[0]) != -1:
             t.follows(axis, wanted[0])
         return [axis]
+    if int(wanted[0]) == -1 and full_length(axis) == math.prod(map(full_size, wanted[1:])):
+        return [fixed(1), *factored(t, axis, wanted[1:], shape[1:])]
     if isinstance(wanted[0], SymbolicInt) or int(wanted[0]) == -1:
-        inner = math.prod(shape[1:])
-        outer = t.quotient(axis, inner)
-        if any(isinstance(size, SymbolicInt) for size in wanted[1:]):
-            t.freeze(axis)
-            return [fixed(size) for size in shape]
+        # Of (heads, size of a head) whole heads leave, and the size stays.
+        for size in wanted[1:]:
+            if isinstance(size, SymbolicInt):
+                size.freeze(f"the size of a part that may leave as a whole, at {t.why}")
+        if is_fixed(axis):
+            return factored(t, axis, wanted, shape)
+        outer = t.quotient(axis, math.prod(shape[1:]))
         return [*factored(t, outer, wanted[:1], shape[:1]), *(fixed(size) for size in shape[1:])]
     row = t.rows(axis, shape[0])
     return [fixed(shape[0]), *factored(t, row, wanted[1:], shape[1:])]
@@ -604,9 +639,13 @@ def repeat_interleave(
 @rule("__getitem__")
 def getitem(t: Tracer, input: Tensor, key: Any) -> Axes:
     keys = list(key) if isinstance(key, tuple) else [key]
-    if any(not isinstance(k, (int, slice, type(None), type(...))) for k in keys):
+    if any(not isinstance(k, (int, slice, type(None), type(...), Tensor)) for k in keys):
         raise NoRule
-    given = sum(k is not None and k is not ... for k in keys)
+    tables = [k for k in keys if isinstance(k, Tensor)]
+    if len(tables) > 1 or (tables and any(isinstance(k, int) for k in keys)):
+        raise NoRule
+    masked = sum(k.dim() - 1 for k in tables if k.dtype == torch.bool)
+    given = sum(k is not None and k is not ... for k in keys) + masked
     if not any(k is ... for k in keys):
         keys.append(...)
     rest, result = t.axes(input), Axes()
@@ -620,9 +659,26 @@ def getitem(t: Tracer, input: Tensor, key: Any) -> Axes:
             axis = rest.pop(0)
             if int(k) not in (0, -1):
                 t.freeze(axis)
+        elif isinstance(k, Tensor):
+            result += looked_up(t, rest, k)
         else:
             result.append(sliced(t, rest.pop(0), k))
     return result
+
+
+def looked_up(t: Tracer, rest: Axes, index: Tensor) -> Axes:
+    """Take the indexed axes from `rest`; their entries have positions, so they keep their size."""
+    is_mask = index.dtype == torch.bool
+    for axis in t.axes(index):
+        t.freeze(axis)
+    for _axis in range(index.dim() if is_mask else 1):
+        t.freeze(rest.pop(0))
+    return [fixed(int(index.sum()))] if is_mask else [fixed(size) for size in index.shape]
+
+
+@rule("index_select")
+def index_select(t: Tracer, input: Tensor, dim: int, index: Tensor) -> Axes:
+    return getitem(t, input, (slice(None),) * (dim % input.dim()) + (index,))
 
 
 @rule("select")

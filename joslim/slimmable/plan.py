@@ -26,6 +26,7 @@ from joslim.slimmable.symbolic_axes import (
     length,
     resolve,
 )
+from joslim.slimmable.symbolic_axes import variables as vars_of
 from joslim.slimmable.tracing import Node, Op, Produced, Tracer, Uncounted
 from joslim.space import BLOCKS, PIXELS, Dim, Knob, Widths, WidthSpace, lowest_share
 
@@ -118,7 +119,8 @@ def make_plan(
             if segment.var is not None and p not in (known := makers.setdefault(segment.var, [])):
                 known.append(p)
     variables = list(makers)
-    dims = tuple(named_dims(makers, options.divisor))
+    heads = {var for tracer in tracers for axis in tracer.heads for var in vars_of(axis)}
+    dims = tuple(named_dims(makers, options.divisor, heads))
     listed = tuple(listed_dims(dims, stages, options.resolutions))
     others = [Knob(d.name, (at,), lowest_share(d)) for at, d in enumerate(listed, len(dims))]
     space = WidthSpace((*dims, *listed), (*knobs(dims, produced, options), *others))
@@ -165,7 +167,7 @@ def listed_dims(
         yield Dim(free("input"), resolutions[-1], kind=PIXELS, values=resolutions)
 
 
-def named_dims(makers: dict[Var, list[Produced]], divisor: int) -> Iterator[Dim]:
+def named_dims(makers: dict[Var, list[Produced]], divisor: int, heads: set[Var]) -> Iterator[Dim]:
     """Name each Dim after a layer that makes it, preferably one that makes no other Dim."""
     taken: set[str] = set()
     for var, layers in makers.items():
@@ -177,7 +179,8 @@ def named_dims(makers: dict[Var, list[Produced]], divisor: int) -> Iterator[Dim]
         taken.add(name)
         step = form(maker.axis)[1][var]
         names = tuple(dict.fromkeys(p.module for p in layers))
-        yield Dim(name, full=var.units * step, step=step, divisor=divisor, layers=names)
+        full, is_heads = var.units * step, var in heads
+        yield Dim(name, full, step=step, divisor=divisor, layers=names, heads=is_heads)
 
 
 def knobs(dims: tuple[Dim, ...], produced: list[Produced], options: Options) -> Iterator[Knob]:
@@ -300,6 +303,7 @@ def layer_plan(spec: LayerSpec, layouts: Layouts) -> LayerPlan | None:
     attributes = {
         name: tuple(map(layouts.of, axis)) if isinstance(axis, list) else layouts.of(axis)
         for name, axis in spec.attributes.items()
+        if not all(is_fixed(a) for a in (axis if isinstance(axis, list) else [axis]))
     }
     return LayerPlan(tensors, attributes)
 

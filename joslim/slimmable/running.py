@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
+from dataclasses import is_dataclass
 from typing import Any
 
 import numpy as np
@@ -104,8 +105,12 @@ def no_side_effects(model: nn.Module, training: bool) -> Iterator[None]:
                     module._buffers[name] = buffer.copy_(value)
 
 
-def tensors_in(tree: Any, depth: int = 8) -> list[Tensor]:
-    """Return all tensors in nested containers and in the attributes of objects."""
+def tensors_in(tree: Any, depth: int = 8, objects: bool = True) -> list[Tensor]:
+    """Return all tensors in nested containers and in the attributes of objects.
+
+    Without `objects`, only those of data classes: other objects hold state, such as the keys and
+    values of the past in a language model.
+    """
     if isinstance(tree, Tensor):
         return [tree]
     if depth == 0 or isinstance(tree, (str, bytes, type, nn.Module)):
@@ -114,11 +119,13 @@ def tensors_in(tree: Any, depth: int = 8) -> list[Tensor]:
         parts: list[Any] = list(tree.values())
     elif isinstance(tree, (Sequence, Set)):
         parts = list(tree)
+    elif not objects and not is_dataclass(tree):
+        parts = []
     else:
         slots = (name for kind in type(tree).__mro__ for name in getattr(kind, "__slots__", ()))
         parts = [getattr(tree, name, None) for name in slots]
         parts += vars(tree).values() if hasattr(tree, "__dict__") else []
-    return [tensor for part in parts for tensor in tensors_in(part, depth - 1)]
+    return [tensor for part in parts for tensor in tensors_in(part, depth - 1, objects)]
 
 
 def outputs_of(model: nn.Module, inputs: Inputs) -> list[Tensor]:

@@ -345,7 +345,9 @@ class Analysis:
         self.model = model
         self.inputs = inputs
         self.options = options
+        self.with_sizes: set[str] = set()
         self._trace(slim_in_groups=set())
+        self._find_sizes()
         # Where whole groups cannot be dropped, it may still be possible to slim each group.
         stuck = {
             module
@@ -361,8 +363,8 @@ class Analysis:
     def _trace(self, slim_in_groups: set[nn.Module]) -> None:
         self.algebra = Algebra()
         self.specs = {
-            module: layer_spec(module, whole_groups=module not in slim_in_groups)
-            for module in self.model.modules()
+            module: layer_spec(module, module not in slim_in_groups, name in self.with_sizes)
+            for name, module in self.model.named_modules()
             if not isinstance(module, torch.jit.ScriptModule)
         }
         self.tracers: list[Tracer] = []
@@ -401,6 +403,29 @@ class Analysis:
             self.sized.append(tracer)
         if self.sized:
             self.sized.append(self.tracers[0])
+
+    def _find_sizes(self) -> None:
+        """Let attributes be sizes that follow the width, where that frees more than it freezes.
+
+        These are the attributes of modules that multiply feature maps, such as the number of heads
+        of an attention layer, and of modules in which a literal size froze channels.
+        """
+        while True:
+            free, before = self._count_free(), self.with_sizes
+            found = {name for tracer in self.tracers for name in tracer.with_literals}
+            found |= {
+                op.module
+                for tracer in self.tracers
+                for op in tracer.ops
+                if any(multiply.weight is None for multiply in op.multiplies)
+            }
+            if found <= before:
+                return
+            self.with_sizes = before | found
+            self._trace(slim_in_groups=set())
+            if self._count_free() < free:
+                self.with_sizes = before
+                return self._trace(slim_in_groups=set())
 
     def _count_free(self) -> int:
         return len({var for t in self.tracers for p in t.produced for var in variables(p.axis)})

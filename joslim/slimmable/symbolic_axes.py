@@ -211,7 +211,10 @@ class Algebra:
         return tuple(Segment(s.var, s.inner // by, s.why) for s in axis)
 
     def merge(self, axes: list[Axis], why: str) -> Axis:
-        """Read several axes as one, the last one varying fastest, as flatten does."""
+        """Read several axes as one, the last one varying fastest, as flatten does.
+
+        Of two slimmable axes the inner one freezes: whole heads leave, and their size stays.
+        """
         result = axes[-1]
         for axis in reversed(axes[:-1]):
             if is_fixed(result):
@@ -219,9 +222,8 @@ class Algebra:
             elif is_fixed(axis):
                 result = resolve(result) * length(axis)
             else:
-                total = length(axis) * length(result)
-                self.freeze(axis + result, f"two slimmable axes are merged by {why}")
-                result = fixed(total, why)
+                self.freeze(result, f"two slimmable axes are merged by {why}")
+                result = scale(resolve(axis), length(result))
         return result
 
     def _can_cut(self, axis: Axis, row: int) -> bool:

@@ -115,6 +115,24 @@ def plain(number: Any) -> Any:
     return int(number) if isinstance(number, DerivedInt) else number
 
 
+def settled(number: Any) -> Any:
+    """Return a symbolic integer that has become the same at every width as a plain one."""
+    if isinstance(number, Shape):
+        return Shape(map(settled, number))
+    if isinstance(number, DerivedInt) and is_fixed(number.sources):
+        return int(number)
+    if isinstance(number, Product) and any(is_fixed(n.sources) for n in (number.a, number.b)):
+        return number.a * number.b
+    return number
+
+
+class Product(DerivedInt):
+    """The product of two symbolic integers, which is symbolic once one of them is fixed."""
+
+    a: SymbolicInt
+    b: SymbolicInt
+
+
 class SymbolicInt(DerivedInt):
     """The integer (length of `plus` - length of `minus`) / `over`.
 
@@ -163,7 +181,14 @@ class SymbolicInt(DerivedInt):
             return False
         return self.is_one_axis and other.is_one_axis and self.over == other.over
 
+    def _is_multiple_of(self, other: Any) -> bool:
+        """Tell whether both numbers are lengths of axes, and the other one divides this one."""
+        if not isinstance(other, SymbolicInt) or not (self.is_one_axis and other.is_one_axis):
+            return False
+        return int(other) > 0 and int(self) % int(other) == 0
+
     def __add__(self, other: Any) -> int:
+        other = settled(other)
         if type(other) is int and other == 0:
             return self
         if self._pairs_with(other):
@@ -176,6 +201,7 @@ class SymbolicInt(DerivedInt):
     __radd__ = __add__
 
     def __sub__(self, other: Any) -> int:
+        other = settled(other)
         if type(other) is int and other == 0:
             return self
         if self._pairs_with(other) and self.over == 1:
@@ -183,6 +209,13 @@ class SymbolicInt(DerivedInt):
         return super().__sub__(other)
 
     def __mul__(self, other: Any) -> Any:
+        if isinstance(other := settled(other), SymbolicInt):
+            if is_fixed(self.sources):
+                return other * int(self)
+            product = Product(int(self) * int(other))
+            product.algebra, product.sources = self.algebra, self.sources + other.sources
+            product.a, product.b = self, other
+            return product
         if isinstance(other, float) and other > 0 and (1 / other).is_integer():
             return self / int(1 / other)
         if type(other) is not int or not self.is_one_axis or other < 1:
@@ -195,6 +228,13 @@ class SymbolicInt(DerivedInt):
     __rmul__ = __mul__
 
     def __floordiv__(self, other: Any) -> int:
+        other = settled(other)
+        if self._is_multiple_of(other):
+            # channels // heads is the size of a head, which stays as it is: whole heads leave
+            each, why = int(self) // int(other), f"divided by {int(other)}"
+            if not self.counts(scale(theirs := other.axis(why), each)):
+                self.algebra.unify(self.axis(why), scale(theirs, each), why)
+            return each
         if type(other) is not int or not self.is_one_axis or other < 1 or int(self) % other:
             return super().__floordiv__(other)
         return SymbolicInt.of(self.algebra, self.plus, over=self.over * other)
@@ -205,6 +245,9 @@ class SymbolicInt(DerivedInt):
         return int(self) / other
 
     def __mod__(self, other: Any) -> int:
+        other = settled(other)
+        if self._is_multiple_of(other):
+            return self - self // other * other
         if type(other) is int and other > 0 and self.is_one_axis and int(self) % other == 0:
             self.algebra.rows(self.axis("divided"), other, f"divided by {other}")
             return 0

@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -43,7 +44,15 @@ from joslim.slimmable.symbolic_axes import (
     resolve,
     variables,
 )
-from joslim.slimmable.symbolic_int import DerivedInt, Shape, SymbolicInt, plain, torch_layer
+from joslim.slimmable.symbolic_int import (
+    DerivedInt,
+    Product,
+    Shape,
+    SymbolicInt,
+    plain,
+    settled,
+    torch_layer,
+)
 
 Axes = list[Axis]
 # Operations by which a tensor leaves torch, so that further computation is not seen.
@@ -139,6 +148,10 @@ class Tracer(TorchFunctionMode):
         self.produced: list[Produced] = []
         self.calls: list[Call] = []
         self.uncounted: list[Uncounted] = []
+        # The axes that count attention heads.
+        self.heads: Axes = []
+        # The modules in which a literal size froze an axis.
+        self.with_literals: set[str] = set()
         self.counter = Counter()
         self.failure: OpFailed | None = None
         # Names of the modules that are running, the innermost last.
@@ -178,6 +191,7 @@ class Tracer(TorchFunctionMode):
 
     def length_axis(self, size: int) -> Axis:
         """Return the axis of a new tensor of this size."""
+        size = settled(size)
         if not isinstance(size, SymbolicInt):
             return fixed(int(size))
         if not size.is_one_axis:
@@ -191,6 +205,9 @@ class Tracer(TorchFunctionMode):
             return
         size = self.recall(size)
         if not isinstance(size, SymbolicInt) or not size.is_one_axis:
+            if isinstance(size, DerivedInt):
+                size.freeze(self.why)
+            self.with_literals.add(self.stack[-1])
             self.algebra.freeze(axis, f"a literal size of {int(size)} in {self.why}")
         elif not size.counts(axis):
             self.unify(axis, size.axis(self.why))
@@ -201,7 +218,7 @@ class Tracer(TorchFunctionMode):
         int(c / 2) is a plain integer, of which only the value of c / 2 is known. A wrong guess
         would be found by the trial children.
         """
-        return self.algebra.shares.get(size, size) if type(size) is int else size
+        return self.algebra.shares.get(size, size) if type(size) is int else settled(size)
 
     def unslimmable(self, axes: Axes, sizes: Sequence[int]) -> Axes:
         """Freeze axes whose length the operation changes by its own arithmetic."""
@@ -271,6 +288,10 @@ class Tracer(TorchFunctionMode):
         for leaf in tree_leaves((args, kwargs)):
             if type(leaf) is DerivedInt:
                 leaf.freeze(self.why)
+        args, kwargs = tree_map(settled, (args, kwargs))
+        if func is F.multi_head_attention_forward:
+            with self, without_overrides():
+                return func(*args, **kwargs)
         plain_args, plain_kwargs = tree_map(without_symbols, (args, kwargs))
         self.check_unseen_kernels()
         with self._noting_failure(args, kwargs):
@@ -280,6 +301,9 @@ class Tracer(TorchFunctionMode):
             dims = [*args[1:], *kwargs.values()]
             return sizes[dims[0]] if dims and dims[0] is not None else sizes
         self._visit(args, kwargs, result, *self.counter.since_last_call())
+        for leaf in tree_leaves(tree_map(settled, (args, kwargs))):
+            if isinstance(leaf, Product):  # no rule has found which of its factors is fixed
+                leaf.freeze(self.why)
         return result
 
     def check_unseen_kernels(self) -> None:
@@ -411,6 +435,28 @@ def without_symbols(value: Any) -> Any:
     if isinstance(value, slice):
         return slice(plain(value.start), plain(value.stop), plain(value.step))
     return plain(value)
+
+
+@contextmanager
+def without_overrides() -> Iterator[None]:
+    """Run a composite function of torch step by step, instead of showing it to modes as a whole."""
+    module: Any = F
+    original, module.has_torch_function = module.has_torch_function, lambda tensors: False
+    try:
+        yield
+    finally:
+        module.has_torch_function = original
+
+
+@contextmanager
+def without_fast_attention() -> Iterator[None]:
+    """Switch fused encoder layers off, which hide their products."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 @contextmanager
@@ -561,6 +607,7 @@ def trace(
     try:
         with (
             no_side_effects(model, training),
+            without_fast_attention(),
             intercept_torchscript(tracer),
             intercept_autograd_functions(tracer),
             track_modules(model, tracer.stack),
@@ -586,7 +633,7 @@ def trace(
         raise UserError(
             f"model: {type(model).__name__} returns no tensor, so nothing can be checked"
         )
-    for tensor in tensors_in(output):
+    for tensor in tensors_in(output, objects=False):
         for axis in tracer.axes(tensor):
             tracer.freeze(axis)
         tracer.ops.append(Op("output", "", [tracer.node(tensor)], [], ""))
