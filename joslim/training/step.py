@@ -47,10 +47,10 @@ def backward(
     The first width learns from the labels, the others from its outputs (in-place distillation: Yu
     and Huang 2019, Algorithm 1, lines 3 to 16), or from those of `teacher`, or each from the one
     before it (`in_turn`). A share `label_share` of their loss is computed with the labels, and a
-    share `full_distill` of the loss of the first with the teacher. The gradient of the first is multiplied by `full_weight`, that of each other by
-    `other_weight`. `model` is called: it is `net`, or a wrapper around it. A wrapper that reduces
-    gradients over processes does so once, with the last width. `differentiate` computes the
-    gradients of a loss.
+    share `full_distill` of the loss of the first with the teacher. The gradient of the first is
+    multiplied by `full_weight`, that of each other by `other_weight`. `model` is called:
+    it is `net`, or a wrapper around it. A wrapper that reduces gradients over processes does so
+    once, with the last width. `differentiate` computes the gradients of a loss.
     """
     reducer = model if isinstance(model, DistributedDataParallel) else None
     losses: list[Tensor] = []
