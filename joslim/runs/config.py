@@ -255,6 +255,8 @@ class Config(Machine, Evaluation, Sandwich, Search, Optimizer, Images, Network):
             raise UserError(
                 f"random_share: it is for method joslim, not {self.method!r}; leave it out"
             )
+        if self.method == "single" and self.teacher != DEFAULTS["teacher"]:
+            raise UserError("teacher: method single has no children to teach; leave it out")
         sizes_of(self.resolutions)
         if self.widths is not None and self.method != "single":
             raise UserError(f"widths: only method single trains given widths, not {self.method!r}")

@@ -48,7 +48,7 @@ from joslim.runs.logs import HistoryLog, MetricsLog, summary_writer
 from joslim.runs.report import PAGE, report_at_end
 from joslim.runs.resume import restore, set_up_again, write_config
 from joslim.runs.run import Run
-from joslim.runs.setup import Trainer, lay_out, set_up, summary
+from joslim.runs.setup import Trainer, lay_out, refuse_untrained_teacher, set_up, summary
 from joslim.training.exploring import timed
 
 
@@ -201,6 +201,7 @@ def run_training(
             trainer = set_up_again(config, objects, folder, until)
         else:
             trainer = set_up(config, **objects)
+            refuse_untrained_teacher(trainer)
         on_first(lambda: stack.enter_context(folder.locked()))
         on_first(folder.tidy)
         try:
@@ -461,6 +462,7 @@ def stopping() -> Iterator[Stop]:
 def estimate(config: Config) -> dict[str, Any]:
     """Estimate time, memory and rounds of a training. Nothing is written."""
     trainer = set_up(config)
+    refuse_untrained_teacher(trainer)
     slimming, config = trainer.slimming, trainer.config
     alone = slimming.alone_until
     others = trainer.total_steps - alone

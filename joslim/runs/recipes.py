@@ -50,6 +50,9 @@ RECIPES["imagenet-mobilenet-v3"] = {**RECIPES["imagenet"], "crop_scale": 0.08}
 RECIPES["cifar-single"] = {**RECIPES["cifar"], "epochs": 200.0}
 RECIPES["imagenet-resnet18"] = {**RECIPES["imagenet"], "epochs": 100.0, "warmup": 0.05}
 
+# The share of these rates with which a training starts from trained weights (--init).
+FINE_TUNING_RATE = 0.3
+
 PAPER = "paper/"
 # No images are kept for validation: the paper leaves no choices to make. Weight decay exempts some
 # parameters as in US-Nets, whose recipe the paper follows.

@@ -46,8 +46,10 @@ def set_up_again(
         config = replace(config, data=on_first(lambda: Run(folder).data_name))
     if until is not None:
         config = replace(config, steps=until, epochs=None)
-    if config.every is None:  # its default depends on the number of steps
-        config = replace(config, every=json_value(stored, "every", CONFIG))
+    # These defaults depend on the number of steps, and on the weights that the run began with.
+    for name in ("every", "lr"):
+        if getattr(config, name) is None:
+            config = replace(config, **{name: json_value(stored, name, CONFIG)})
     trainer = set_up(replace(config, init=None) if has_weights else config, **objects)
     trainer.config = replace(trainer.config, init=config.init, data=named)
     return trainer

@@ -6,7 +6,6 @@ import importlib
 import inspect
 import math
 import os
-import pickle
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parallel import DistributedDataParallel
@@ -35,17 +33,17 @@ from joslim.files import (
     json_rows,
     json_value,
     shown,
-    stored_tensors,
 )
 from joslim.front import Front, cost_key
 from joslim.models import MODELS
 from joslim.results.run_files import steps_in
 from joslim.runs.config import SEARCH_OPTIONS, Config, Resolved
-from joslim.runs.recipes import RECIPES, check_data, rate_for
+from joslim.runs.recipes import FINE_TUNING_RATE, RECIPES, check_data, rate_for
+from joslim.runs.trained_weights import Loaded, load_weights, read_weights
 from joslim.search.initial_design import start_size
 from joslim.slimmable import SlimmableNet, norms_together, slim, sort_channels
 from joslim.slimmable.running import tensors_in
-from joslim.space import CHANNELS, Widths, WidthSpace
+from joslim.space import BLOCKS, CHANNELS, Widths, WidthSpace
 from joslim.training.evaluate import evaluating, moved
 from joslim.training.exploring import timed
 from joslim.training.judging import validation_errors
@@ -59,8 +57,6 @@ from joslim.training.slimming import Slimming, default_every, steps_alone
 from joslim.training.step import clip_gradients, step_unless
 from joslim.units import format_size
 
-# Prefixes that wrappers add to the names of weights.
-PREFIXES = re.compile(r"^(module\.)?(_orig_mod\.)?")
 # Largest number of values of an input that is typed: 4 GB.
 MOST_VALUES = 2**30
 # Limit of the names and sizes in the description of a network.
@@ -107,6 +103,8 @@ class Trainer:
     schedule: Schedule
     scaler: torch.amp.GradScaler
     device: torch.device
+    # The trained weights that the run began with; None if there were none, or it was resumed.
+    start: Loaded | None
     # Names of the weights that did not come from --init.
     fresh: list[str]
     # With --val-every, once it was measured.
@@ -274,8 +272,8 @@ def set_up(
         )
     if config.dropout is not None:
         set_dropout(network, config.dropout)
-    net, fresh = make_net(network, images.shape, config.slim_options, weights)
-    settings = resolve(config, images, net)
+    net, start = make_net(network, images.shape, config.slim_options, weights)
+    settings = resolve(config, images, net, trained=start is not None)
     if isinstance(images, FolderData):
         assert settings.crop_scale is not None
         images.scale, images.clip_colours = settings.crop_scale, settings.clip_colours
@@ -299,13 +297,15 @@ def set_up(
         schedule=Schedule(settings.schedule, settings.warmup, settings.lr),
         scaler=torch.amp.GradScaler(device.type, enabled=settings.amp == "fp16"),
         device=device,
-        fresh=fresh,
+        start=start,
+        fresh=[] if start is None else start.fresh,
     )
 
 
-def resolve(config: Config, data: Data, net: SlimmableNet) -> Resolved:
+def resolve(config: Config, data: Data, net: SlimmableNet, trained: bool = False) -> Resolved:
     """Fill in all settings that were left open, from the recipe, the preset, the data and the net.
 
+    trained: Whether the network starts from trained weights, and so with a lower rate.
     A resolved configuration stays as it is, so that config.json repeats a run.
     """
     values = config.with_recipe(data.recipe).to_json()
@@ -322,6 +322,7 @@ def resolve(config: Config, data: Data, net: SlimmableNet) -> Resolved:
     _check_batch(batch, images)
     if config.lr is None:
         values["lr"] = rate_for(values["recipe"], batch, config.optimizer)
+        values["lr"] *= FINE_TUNING_RATE if trained else 1
     if values["val_every"] is not None and not data.sizes["val"]:
         raise UserError(
             "val_every: there are no validation images; type --val 0.1, or leave it out"
@@ -372,7 +373,10 @@ def summary(trainer: Trainer) -> list[str]:
     if recipe == data.recipe:
         recipe += f" (for {data.sizes['train']:,} training images of {data.shape[-1]} pixels)"
     rate = f"learning rate {config.lr:g}"
-    if config.lr != rate_for(config.recipe, config.batch, config.optimizer):
+    usual = rate_for(config.recipe, config.batch, config.optimizer)
+    if trainer.start is not None and config.lr == usual * FINE_TUNING_RATE:
+        rate += f" ({FINE_TUNING_RATE:g} of the usual one)"
+    elif config.lr != usual:
         rate += " (given)"
     elif config.batch != row["batch"] and config.optimizer == "sgd":
         rate += f" (it follows the batch: {row['lr']:g} for {row['batch']})"
@@ -384,11 +388,25 @@ def summary(trainer: Trainer) -> list[str]:
         f"{trainer.slimming.name}, {config.steps:,} steps with {config.optimizer}",
         f"data: {', '.join(counts)} images of {len(data.classes)} classes, {shape}",
         f"recipe: {recipe}",
+        *([] if trainer.start is None else [f"init: {'; '.join(trainer.start.words)}"]),
+        *([f"fine-tuning: {changes}"] if (changes := _changed_by_init(trainer, usual)) else []),
         f"training: {config.steps:,} steps ({epochs:.3g} epochs), batch {config.batch}, {rate}, "
         f"{config.schedule}, weight decay {config.weight_decay:g}, "
         f"label smoothing {config.label_smoothing:g}",
         *([f"children: {_children_in_words(config, epochs)}"] if slimming.method.sandwich else []),
     ]
+
+
+def _changed_by_init(trainer: Trainer, usual_rate: float) -> str:
+    """Say which defaults are other ones because the network is trained already."""
+    config, changes = trainer.config, []
+    if trainer.start is None:
+        return ""
+    if config.lr == usual_rate * FINE_TUNING_RATE:
+        changes.append(f"the learning rate is {FINE_TUNING_RATE:g} of the usual one")
+    if trainer.slimming.method.sandwich and not config.full_first:
+        changes.append("the full network does not train alone at first")
+    return ", ".join(changes)
 
 
 def _children_in_words(config: Resolved, epochs: float) -> str:
@@ -412,6 +430,16 @@ def _check_batch(batch: int, images: int) -> None:
         raise UserError(
             f"batch: {batch} images cannot be shared out evenly over {world()} processes; "
             f"type {' or '.join(map(str, sizes))}"
+        )
+
+
+def refuse_untrained_teacher(trainer: Trainer) -> None:
+    """Refuse a fixed teacher that has not learned the classes of the data."""
+    if trainer.config.teacher == "fixed" and (trainer.start is None or trainer.fresh):
+        why = f"{', '.join(trainer.fresh)} are made anew" if trainer.start else "there is no --init"
+        raise UserError(
+            f"teacher: a fixed teacher has to be trained on these classes, and {why}; type "
+            "--teacher ema, or --init with such weights"
         )
 
 
@@ -803,69 +831,22 @@ def make_net(
     shape: tuple[int, ...],
     options: Mapping[str, Any] | None = None,
     init: Mapping[str, Tensor] | None = None,
-) -> tuple[SlimmableNet, list[str]]:
-    """Return the slimmable network, and the names of its weights that are not from `init`.
+) -> tuple[SlimmableNet, Loaded | None]:
+    """Return the slimmable network, and what was loaded from `init`.
 
     The channels of trained weights are sorted by importance, which changes nothing at full width:
-    narrow children keep the first channels.
+    narrow children keep the first channels. Blocks stay in their order, because moving one would
+    change the network; shallow children keep the first blocks of each stage.
     """
-    fresh = [] if init is None else load_weights(model, init)
+    start = None if init is None else load_weights(model, init)
     net = slim(model, blank_input(shape, device_of(model)), **(options or {}))
-    if init is not None:
-        sort_channels(net)
-    return net, fresh
-
-
-def read_weights(path: str | Path) -> dict[str, Tensor]:
-    """Read the tensors of a .safetensors or .pth file; nothing in it is executed."""
-    file = Path(path)
-    if file.suffix not in (".safetensors", ".pth", ".pt"):
-        raise UserError(
-            f"init: {str(path)!r} is not a .safetensors, .pth or .pt file; "
-            "type torch.save(model.state_dict(), 'weights.pth') to get one"
-        )
-    try:
-        if file.suffix == ".safetensors":
-            return stored_tensors(file)
-        found = torch.load(file, map_location="cpu", weights_only=True)
-    except (OSError, SafetensorError, ValueError) as error:
-        raise UserError(f"init: cannot read {str(path)!r}: {error}") from error
-    except pickle.UnpicklingError as error:
-        raise UserError(
-            f"init: {str(path)!r} is broken, or asks to run code, which is refused; "
-            "type torch.save(model.state_dict(), 'weights.pth') to get the weights alone"
-        ) from error
-    except Exception as error:  # a broken file can raise anything
-        raise UserError(f"init: cannot read {str(path)!r}: {first_line(error)}") from error
-    for key in ("state_dict", "model_state_dict", "model"):  # checkpoints have the weights inside
-        if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
-            found = found[key]
-    if not isinstance(found, Mapping):
-        kind = type(found).__name__
-        raise UserError(f"init: {str(path)!r} holds {kind}; a state dict is needed")
-    return dict(found)
-
-
-def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> list[str]:
-    """Load trained weights; returns the names of the weights that do not fit and stay untrained.
-
-    Only the number of classes of the last layer may differ.
-    """
-    wanted = model.state_dict()
-    given = {PREFIXES.sub("", str(name)): tensor for name, tensor in weights.items()}
-    if wrong := [n for n, value in given.items() if not isinstance(value, Tensor)]:
-        raise UserError(f"init: {wrong[0]} is {type(given[wrong[0]]).__name__}, not a tensor")
-    missing = [n for n in wanted if n not in given and not n.endswith("num_batches_tracked")]
-    extra = [n for n in given if n not in wanted]
-    if missing or extra:
-        kind, names = ("lack", missing) if missing else ("have unknown", extra)
-        some = ", ".join(names[:3])
-        raise UserError(f"init: the weights {kind} {some} ({len(names)} in all): another model?")
-    different = [n for n in given if given[n].shape != wanted[n].shape]
-    head = [n for n in different if given[n].shape[1:] == wanted[n].shape[1:]]
-    if different and (head != different or len(different) > 2):
-        n = next(n for n in different if n not in head) if head != different else different[0]
-        shapes = f"{tuple(given[n].shape)}, the model has {tuple(wanted[n].shape)}"
-        raise UserError(f"init: {n} is {shapes}; only the number of classes may differ")
-    model.load_state_dict(wanted | {n: t for n, t in given.items() if n not in different})
-    return different
+    if start is not None:
+        kept = sort_channels(net)
+        words = "channels sorted by importance"
+        if kept:
+            units = sum(item.units for item in kept)
+            words += f", but for {units} whose order the network depends on"
+        if BLOCKS in net.space.kinds:
+            words += "; blocks stay in their order, children keep the first ones"
+        start = replace(start, words=[*start.words, words])
+    return net, start

@@ -130,6 +130,20 @@ class Sandwich(Settings):
         "Distillation loss of the children, which learn from the full network: soft, kl or alpha.",
         names=keys_of("joslim.training.distillation", "DISTILLATIONS"),
     )
+    teacher: str = setting(
+        "full",
+        "Teacher of the children: full (the full network of this step), next (the next larger "
+        "child of this step), fixed (the trained network that --init loads) or ema (a moving "
+        "average of the full network).",
+        names=keys_of("joslim.training.teacher", "TEACHERS"),
+    )
+    full_distill: float = setting(
+        0.0,
+        "Share of the loss of the full network that is computed with the teacher fixed or ema "
+        "instead of the labels.",
+        least=0,
+        most=0.9,
+    )
     label_share: float = setting(
         0.0, "Share of the loss of the children that is computed with the labels.", least=0, most=1
     )
@@ -140,6 +154,14 @@ class Sandwich(Settings):
         least=0,
         most=1,
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.full_distill and self.teacher not in ("fixed", "ema"):
+            raise UserError(
+                f"full_distill: {self.full_distill:g} given, and the full network cannot learn "
+                f"from teacher {self.teacher!r}; type --teacher fixed or --teacher ema"
+            )
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,7 @@ from joslim.training.step import (
     step_unless,
 )
 from joslim.training.tasks import Learning, check_distill, choose_learning
+from joslim.training.teacher import Teacher
 
 # Number of children that a whole training visits, unless K is given (the paper's choice).
 CHILDREN = 1000
@@ -89,8 +90,13 @@ class Slimming(ChildSearch):
         distill: How children learn from the full network: "auto", by what fits the criterion and
             the labels of the first step; "soft", "kl" or "alpha" for scores of classes; or a
             function of (student's outputs, teacher's outputs).
+        teacher: Whom children learn from: "full", the full network of the step; "next", the next
+            larger child of the step; "fixed", the network as it is now, so give one that is
+            trained; "ema", a moving average of the full network.
+        full_distill: Share of the loss of the full network that is computed with the teacher
+            "fixed" or "ema" instead of the labels.
         label_share: Share of the loss of the children that is computed with the labels instead of
-            the full network.
+            the teacher.
         full_weight: Weight of the gradient of the full network.
         full_first: Share of the steps, at the beginning, in which only the full network is trained.
         random_share: Share of the children of the search that are replaced by random ones of
@@ -129,6 +135,8 @@ class Slimming(ChildSearch):
         draw: int | None = None,
         widths: Widths | None = None,
         distill: str | Distillation = "auto",
+        teacher: str | None = None,
+        full_distill: float | None = None,
         label_share: float | None = None,
         full_weight: float | None = None,
         full_first: float | None = None,
@@ -145,6 +153,8 @@ class Slimming(ChildSearch):
         given = {
             "samples": samples,
             "draw": draw,
+            "teacher": teacher,
+            "full_distill": full_distill,
             "label_share": label_share,
             "full_weight": full_weight,
             "full_first": full_first,
@@ -162,6 +172,10 @@ class Slimming(ChildSearch):
         refuse_other_knobs(self.name, self.space)
         # What is called to train: the network or a wrapper of it.
         self.model = net
+        # The copy of the network that teaches, if the network does not teach its children itself.
+        kind = self.sandwich.teacher
+        copied = self.method.sandwich and kind in ("fixed", "ema")
+        self.teacher = Teacher(self.net, kind) if copied else None
         self.samples = self.sandwich.samples
         # The first step at which other widths than the full one are trained.
         self.alone_until = steps_alone(self.method, self.sandwich.full_first, total_steps)
@@ -284,6 +298,9 @@ class Slimming(ChildSearch):
             full_weight=self.sandwich.full_weight if self.method.sandwich else 1.0,
             # (M + 1) / draw keeps the gradient unbiased.
             other_weight=max(1.0, (len(self._chosen) + 1) / self.sandwich.draw),
+            teacher=self.teacher,
+            in_turn=self.sandwich.teacher == "next",
+            full_distill=self.sandwich.full_distill if self.teacher else 0.0,
         )
         self.passes += len(self.widths)
         self._version = self._version_of_weights()
@@ -291,6 +308,8 @@ class Slimming(ChildSearch):
 
     def advance(self) -> None:
         """Count one step. Call it after the optimizer's step."""
+        if self.teacher is not None:
+            self.teacher.follow(self.net)
         self.steps += 1
         self._version = None
         self.net.statistics.clear()
@@ -339,6 +358,8 @@ class Slimming(ChildSearch):
         if self.sandwich.draw < len(others):
             places = self.rng.choice(len(others), size=self.sandwich.draw, replace=False)
             others = [others[place] for place in sorted(places)]
+        if self.sandwich.teacher == "next":
+            others.sort(key=self.cost, reverse=True)
         # Once each: a full network that learns from itself would only cost time.
         return [*dict.fromkeys([self.space.full, *others])]
 
@@ -438,10 +459,12 @@ class Slimming(ChildSearch):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state as plain lists and numbers, which JSON and torch.load(weights_only=True)
-        can read.
+        can read; a teacher "fixed" or "ema" adds its weights, which are tensors.
         """
         self.finite.read()
+        copied = {} if self.teacher is None else {"teacher": self.teacher.state_dict()}
         return {
+            **copied,
             "settings": self._settings(),
             "steps": self.steps,
             "passes": self.passes,
@@ -489,6 +512,8 @@ class Slimming(ChildSearch):
         self._chosen = [self.space.of_counts(counts) for counts in state["chosen"]]
         self.widths = [self.space.of_counts(counts) for counts in state["widths"]]
         self._version = None
+        if self.teacher is not None:
+            self.teacher.load_state_dict(state["teacher"])
         self.history.load_state_dict(state["history"])
         self.searcher.load_state_dict(state["searcher"])
         self.rng.bit_generator.state = state["rng"]

@@ -38,33 +38,38 @@ def backward(
     label_share: float = 0.0,
     full_weight: float = 1.0,
     other_weight: float = 1.0,
+    teacher: Callable[[Inputs], Any] | None = None,
+    in_turn: bool = False,
+    full_distill: float = 0.0,
 ) -> Tensor:
     """Add the gradients of all widths and return their losses, [n], detached.
 
     The first width learns from the labels, the others from its outputs (in-place distillation: Yu
-    and Huang 2019, Algorithm 1, lines 3 to 16); a share `label_share` of their loss is computed
-    with the labels. The gradient of the first is multiplied by `full_weight`, that of each other by
-    `other_weight`. `model` is called: it is `net`, or a wrapper around it. A wrapper that reduces
-    gradients over processes does so once, with the last width. `differentiate` computes the
-    gradients of a loss.
+    and Huang 2019, Algorithm 1, lines 3 to 16), or from those of `teacher`, or each from the one
+    before it (`in_turn`). A share `label_share` of their loss is computed with the labels, and a
+    share `full_distill` of the loss of the first with the teacher. The gradient of the first is
+    multiplied by `full_weight`, that of each other by `other_weight`. `model` is called:
+    it is `net`, or a wrapper around it. A wrapper that reduces gradients over processes does so
+    once, with the last width. `differentiate` computes the gradients of a loss.
     """
     reducer = model if isinstance(model, DistributedDataParallel) else None
     losses: list[Tensor] = []
-    teacher: Any = None
+    taught = teacher(inputs) if teacher and (full_distill or len(widths) > 1) else None
     for child in widths:
         # A wrapper that is in its own `no_sync` already, to accumulate gradients, stays in it.
         reducing = reducer.no_sync() if reducer and child is not widths[-1] else nullcontext()
         with reducing, net.at(child):
             outputs = call(model, inputs)
-            if teacher is None:
-                teacher = detached(outputs)
-                loss = criterion(outputs, labels)
-            else:
-                # A term with weight 0 is not computed.
-                loss = distill(outputs, teacher) if label_share < 1 else criterion(outputs, labels)
-                if 0 < label_share < 1:
-                    labelled = criterion(outputs, labels)
-                    loss = (1 - label_share) * loss + label_share * labelled
+            # A term with weight 0 is not computed.
+            share = label_share if losses else 1 - full_distill
+            if share > 0:
+                loss = labelled = criterion(outputs, labels)
+            if share < 1:
+                loss = distill(outputs, taught)
+            if 0 < share < 1:
+                loss = (1 - share) * loss + share * labelled
+            if teacher is None and (in_turn or not losses):
+                taught = detached(outputs)
             # Inside net.at: activation checkpointing runs parts of forward again.
             differentiate((other_weight if losses else full_weight) * loss)
         losses.append(loss.detach())

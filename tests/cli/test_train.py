@@ -236,7 +236,7 @@ def test_no_file(refused: Program) -> None:
         (["--method", "single", "--widths", "half"], "widths: 'half' are not multipliers"),
         (["--method", "single", "--widths", "1,1"], "widths: 2 multipliers given"),
         (["--init", "w.safetensors"], "init: cannot read 'w.safetensors'"),
-        (["--init", "w.bin"], "is not a .safetensors, .pth or .pt file"),
+        (["--init", "w.bin"], "init: cannot read 'w.bin'"),
         (["--split", "0.8/0.1/0.1"], "split: it is for a folder of classes"),
         (["--data", "folder:nowhere"], "data: there is no folder 'nowhere'"),
         (["--overwrite", "--resume"], "exclude each other"),

@@ -4,12 +4,10 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import nn
 
 from joslim.errors import UserError
 from joslim.models import MODELS, resnet8
@@ -20,11 +18,10 @@ from joslim.runs.setup import (
     imported,
     load_blank,
     load_model,
-    load_weights,
     make_net,
     parse_shape,
-    read_weights,
 )
+from tests.runs.test_trained_weights import trained
 
 
 @pytest.mark.parametrize("name", ["resnet8", "mobilenet_v2"])
@@ -178,25 +175,14 @@ def test_an_input_that_fits_no_memory() -> None:
 # Trained weights
 
 
-def trained(seed: int = 1) -> dict[str, Tensor]:
-    """The weights of a network with all norms different, as after a training."""
-    torch.manual_seed(seed)
-    model = resnet8(num_classes=10)
-    for tensor in model.state_dict().values():
-        if tensor.is_floating_point():
-            tensor.copy_(torch.rand_like(tensor) - 0.3 if tensor.ndim > 1 else tensor + 0.5)
-            if tensor.ndim == 1:
-                tensor.mul_(torch.rand_like(tensor) + 0.5)
-    return model.state_dict()
-
-
 def test_sorted_channels_keep_the_function_at_full_width() -> None:
     weights = trained()
     model = resnet8(num_classes=10)
     model.load_state_dict(weights)
     x = torch.randn(4, 3, 8, 8)
-    net, fresh = make_net(resnet8(num_classes=10), (3, 8, 8), init=weights)
-    assert fresh == []
+    net, start = make_net(resnet8(num_classes=10), (3, 8, 8), init=weights)
+    assert start is not None
+    assert start.fresh == []
     with torch.no_grad():
         expected, found = model.eval()(x), net.eval()(x)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
@@ -207,120 +193,9 @@ def test_sorted_channels_keep_the_function_at_full_width() -> None:
 def test_without_weights_nothing_is_sorted() -> None:
     model = resnet8()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    net, fresh = make_net(model, (3, 8, 8))
-    assert fresh == []
+    net, start = make_net(model, (3, 8, 8))
+    assert start is None
     assert all(torch.equal(tensor, before[name]) for name, tensor in net.state_dict().items())
-
-
-def test_another_number_of_classes_leaves_the_head_alone() -> None:
-    model = resnet8(num_classes=4)
-    head = {n: t.clone() for n, t in model.state_dict().items() if n.startswith("fc")}
-    weights = trained()
-    fresh = load_weights(model, weights)
-    assert sorted(fresh) == ["fc.bias", "fc.weight"]
-    for name, tensor in model.state_dict().items():
-        assert torch.equal(tensor, head[name] if name in head else weights[name])
-
-
-def test_prefixes_of_wrappers_are_taken_off() -> None:
-    weights = {f"module._orig_mod.{name}": tensor for name, tensor in trained().items()}
-    assert load_weights(resnet8(num_classes=10), weights) == []
-
-
-def test_counters_may_be_missing() -> None:
-    weights = {n: t for n, t in trained().items() if not n.endswith("num_batches_tracked")}
-    assert load_weights(resnet8(num_classes=10), weights) == []
-
-
-def without_one(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    weights.pop("conv1.weight")
-    return weights
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (without_one, "the weights lack conv1.weight (1 in all): another model?"),
-        (lambda w: {**w, "more": torch.zeros(1)}, "the weights have unknown more (1 in all)"),
-        (lambda w: {}, "the weights lack "),
-        (
-            lambda w: {**w, "conv1.weight": torch.zeros(16, 1, 3, 3)},
-            "conv1.weight is (16, 1, 3, 3)",
-        ),
-        (lambda w: {**w, "fc.weight": torch.zeros(10, 3)}, "fc.weight is (10, 3), the model has"),
-        (lambda w: {**w, "fc.weight": 3}, "fc.weight is int, not a tensor"),
-    ],
-)
-def test_weights_that_do_not_fit(
-    change: Callable[[dict[str, Tensor]], dict[str, Tensor]], words: str
-) -> None:
-    model = resnet8(num_classes=10)
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    with pytest.raises(UserError, match=re.escape(f"init: {words}")):
-        load_weights(model, change(trained()))
-    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-
-
-def test_files_of_weights(tmp_path: Path) -> None:
-    weights = trained()
-    save_file(weights, tmp_path / "w.safetensors")
-    read = read_weights(tmp_path / "w.safetensors")
-    assert all(torch.equal(read[name], tensor) for name, tensor in weights.items())
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [
-        ("w.bin", b"", "is not a .safetensors, .pth or .pt file; type torch.save(model.state"),
-        ("nowhere.pth", None, "cannot read"),
-        ("w.pth", b"", "cannot read"),
-        ("w.pth", b"x" * 100, "is broken, or asks to run code, which is refused; type torch.save("),
-        ("nowhere.safetensors", None, "cannot read"),
-        ("w.safetensors", b"", "cannot read"),
-        ("w.safetensors", b"x" * 100, "cannot read"),
-        ("w.safetensors", b"\xff" * 8 + b"{}", "cannot read"),
-        ("w.safetensors", (2).to_bytes(8, "little") + b"[]", "cannot read"),
-    ],
-)
-def test_files_that_hold_no_weights(
-    name: str, content: bytes | None, words: str, tmp_path: Path
-) -> None:
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError, match=re.escape(words)) as caught:
-        read_weights(tmp_path / name)
-    assert str(caught.value).startswith("init: ")
-
-
-def test_files_of_torch(tmp_path: Path) -> None:
-    """The weights alone, or inside a checkpoint, as programs save them."""
-    weights, file = trained(), tmp_path / "w.pth"
-    for saved in (weights, {"epoch": 3, "state_dict": weights}, {"model": weights}):
-        torch.save(saved, file)
-        read = read_weights(file)
-        assert read.keys() == weights.keys()
-        assert all(torch.equal(read[name], tensor) for name, tensor in weights.items())
-    torch.save([1, 2], file)
-    with pytest.raises(UserError, match=r"^init: .*w.pth' holds list; a state dict is needed"):
-        read_weights(file)
-
-
-def test_a_file_of_torch_runs_nothing(tmp_path: Path) -> None:
-    class Hostile:
-        def __reduce__(self) -> Any:
-            return (Path.touch, (tmp_path / "touched",))
-
-    torch.save({"conv1.weight": Hostile()}, tmp_path / "w.pth")
-    with pytest.raises(UserError, match=r"^init: .* asks to run code, which is refused") as caught:
-        read_weights(tmp_path / "w.pth")
-    assert "\n" not in str(caught.value)
-    assert not (tmp_path / "touched").exists()
-
-
-def test_a_folder_holds_no_weights(tmp_path: Path) -> None:
-    (tmp_path / "w.safetensors").mkdir()
-    with pytest.raises(UserError, match="init: cannot read"):
-        read_weights(tmp_path / "w.safetensors")
 
 
 def test_a_function_is_no_network(tmp_path: Path) -> None:
