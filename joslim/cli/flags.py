@@ -11,6 +11,7 @@ import typer
 
 from joslim.costs import COSTS, cost_info
 from joslim.errors import UserError
+from joslim.runs.config import FIELDS
 
 Shape = Annotated[
     str | None,
@@ -22,6 +23,8 @@ Low = Annotated[
         help="Lowest width multiplier: the least share of its channels that a layer keeps."
     ),
 ]
+Resolutions = Annotated[str | None, typer.Option(help=FIELDS["resolutions"].metadata["help"])]
+Depth = Annotated[bool, typer.Option("--depth", help=FIELDS["depth"].metadata["help"])]
 OwnModel = Annotated[
     str | None,
     typer.Option(help="Your own model as package.module:function, if the run has one."),

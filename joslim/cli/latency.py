@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from joslim.cli.flags import AsJson, Low, OwnModel, Shape
+from joslim.cli.flags import AsJson, Depth, Low, OwnModel, Resolutions, Shape
 from joslim.errors import UserError
 from joslim.files import json_count
+from joslim.runs.config import sizes_of
 
 if TYPE_CHECKING:
     from joslim.costs.device_file import DeviceFile
@@ -40,6 +41,8 @@ def latency(
     ] = Path("latency.json"),
     shape: Shape = None,
     low: Low = None,
+    resolutions: Resolutions = None,
+    depth: Depth = False,
     model: OwnModel = None,
     threads: Annotated[int | None, typer.Option(help="Number of processor threads.")] = None,
     batch: Annotated[int, typer.Option(help="Number of inputs in a forward pass.")] = 1,
@@ -68,7 +71,7 @@ def latency(
     check_writable(out)
     if backend == "onnxruntime":
         import_onnxruntime()
-    net, front = load_network(what, shape, low, model)
+    net, front = load_network(what, shape, low, model, resolutions, depth)
     net.to(find_device(device))
     with bar() as watch:
         measured, facts = measured_facts(net, setting, children, repeats, front, watch)
@@ -88,7 +91,12 @@ def check_writable(out: Path) -> None:
 
 
 def load_network(
-    what: str, shape: str | None, low: float | None, model: str | None
+    what: str,
+    shape: str | None,
+    low: float | None,
+    model: str | None,
+    resolutions: str | None = None,
+    depth: bool = False,
 ) -> tuple[SlimmableNet, list[Widths]]:
     """Load the network, and the children of the front if it is the network of a run."""
     from joslim.models import MODELS
@@ -96,13 +104,14 @@ def load_network(
     from joslim.runs.setup import net_of
 
     if what not in MODELS and ":" not in what and (Path(what).is_dir() or os.sep in what):
-        if shape is not None or low is not None:
-            raise UserError("input: a run has its own input and low; leave out --input and --low")
+        flags = {"input": shape, "low": low, "resolutions": resolutions, "depth": depth or None}
+        for flag in (flag for flag, value in flags.items() if value is not None):
+            raise UserError(f"{flag}: a run has its own; leave out --{flag}")
         run = opened(what, model)
         return run.net, [point.widths for point in run.front]
     if model is not None:
         raise UserError(f"model: {what!r} is no run; leave out --model")
-    return net_of(what, shape, low), []
+    return net_of(what, shape, low, sizes_of(resolutions), depth), []
 
 
 def measured_facts(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from joslim.cli.flags import AsJson, Low, Shape
-from joslim.runs.config import FIELDS, sizes_of
+from joslim.cli.flags import AsJson, Depth, Low, Resolutions, Shape
+from joslim.runs.config import sizes_of
 
 if TYPE_CHECKING:
     from joslim.slimmable import SlimmableNet
@@ -20,10 +20,8 @@ def profile(
     model: Annotated[str, typer.Argument(help="Built-in model, or package.module:function.")],
     shape: Shape = None,
     low: Low = None,
-    resolutions: Annotated[
-        str | None, typer.Option(help=FIELDS["resolutions"].metadata["help"])
-    ] = None,
-    depth: Annotated[bool, typer.Option("--depth", help=FIELDS["depth"].metadata["help"])] = False,
+    resolutions: Resolutions = None,
+    depth: Depth = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the search space of a network and the cost of its sizes.

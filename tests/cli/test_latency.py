@@ -173,7 +173,7 @@ def test_options_that_a_run_has_of_its_own(
     finished: StoredRun, refused: Callable[..., str]
 ) -> None:
     message = refused("latency", str(finished.path), "--low", "0.5")
-    assert message.startswith("joslim: input: a run has its own input and low")
+    assert message.startswith("joslim: low: a run has its own; leave out --low")
 
 
 def test_without_onnxruntime(refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,3 +181,17 @@ def test_without_onnxruntime(refused: Callable[..., str], monkeypatch: pytest.Mo
         monkeypatch.setitem(sys.modules, package, None)
     message = refused("latency", "resnet8", "--backend", "onnxruntime")
     assert message == "joslim: backend: onnxruntime needs onnx; type pip install 'joslim[onnx]'\n"
+
+
+def test_children_of_several_depths_and_sizes(
+    asked: list[tuple[Setting, int]], joslim: Run, refused: Run, finished: StoredRun, tmp_path: Path
+) -> None:
+    file = str(tmp_path / "all.json")
+    knobs = ("--resolutions", "8,16", "--depth")
+    joslim("latency", "resnet20", "--input", "3x16x16", *knobs, *FEW, "-o", file)
+    children = DeviceFile.read(file).children
+    assert {child.pixels for child in children} == {8, 16}
+    assert {child.channels["layer1"] for child in children} >= {1, 3}
+    for flag in (knobs[:2], knobs[2:]):
+        line = refused("latency", str(finished.path), *flag)
+        assert f"a run has its own; leave out {flag[0]}" in line
