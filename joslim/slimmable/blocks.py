@@ -1,9 +1,10 @@
 """Blocks that a child may leave out: which modules of a traced network they are.
 
-A block is a module that adds something to its input: it is called once, with one tensor, and
-returns one of the same axes that carries the input along through an addition. Without the block the
-network still fits together. Blocks that follow each other in one parent are a run, and a child
-keeps the first ones of each run. The rules look at what ran and not at the names of classes.
+A block is a module that adds something to its first input: it is called once, and returns a tensor
+of the same axes that carries that input along through an addition. It may take other tensors too,
+such as positions or a mask. Without the block the network still fits together. Blocks that follow
+each other in one parent are a run, and a child keeps the first ones of each run. The rules look at
+what ran and not at the names of classes.
 """
 
 from __future__ import annotations

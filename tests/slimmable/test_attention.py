@@ -413,12 +413,50 @@ def test_whole_blocks_leave(assert_same: Any) -> None:
             assert_same(net(x), net.child(widths)(x))
 
 
-def test_a_child_with_fewer_heads_is_exported(tmp_path: Any) -> None:
-    net = joslim.slim(Transformer(STYLES["GroupedQuery"]).eval(), SHAPE)
+def test_blocks_that_take_positions_leave(assert_same: Any) -> None:
+    class Moved(Block):
+        def forward(self, x: Tensor, positions: tuple[Tensor, Tensor]) -> Tensor:  # type: ignore[override]
+            return super().forward(x + 0 * positions[0] * positions[1])
+
+    class Network(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 5)
+            self.layers = nn.ModuleList(Moved(LiteralSize()) for _ in range(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            places = torch.arange(x.shape[1]).float()[:, None]
+            x, positions = self.stem(x), (places.cos(), places.sin())
+            for layer in self.layers:
+                x = layer(x, positions)
+            return self.head(x)
+
+    net = joslim.slim(Network().eval(), SHAPE, depth=True)
+    assert [dim.full for dim in net.space.dims if dim.kind == "blocks"] == [3]
     x = torch.randn(SHAPE)
-    child = net.child(net.space.smallest)
-    program = torch.export.export(child, (x,))
-    torch.export.save(program, tmp_path / "child.pt2")
-    with torch.no_grad():
-        found = torch.export.load(tmp_path / "child.pt2").module()(x)
-        assert torch.allclose(found, child(x), atol=1e-5)
+    with torch.no_grad(), net.at(net.space.smallest):
+        assert_same(net(x), net.child(net.space.smallest)(x))
+
+
+@pytest.mark.parametrize("suffix", ["pt2", "onnx"])
+def test_a_child_with_fewer_heads_is_exported(suffix: str, tmp_path: Any) -> None:
+    net = joslim.slim(Transformer(STYLES["GroupedQuery"]).eval(), SHAPE)
+    path = tmp_path / f"child.{suffix}"
+    # The export compares the file with the child.
+    joslim.export(net, net.space.smallest, path, samples=torch.randn(4, TOKENS, WIDTH))
+    assert path.exists()
+
+
+def test_real_networks(assert_same: Any, children: Any) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        **{"vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "head_dim": 8},
+        **{"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2},
+    )
+    inputs = {"input_ids": torch.arange(12).view(2, 6)}
+    net = joslim.slim(transformers.LlamaForCausalLM(config).eval(), inputs, depth=True)
+    assert sum(dim.heads for dim in net.space.dims) == 2
+    assert net.space.kinds.count("blocks") == 1
+    for widths in children(net.space):
+        with torch.no_grad(), net.at(widths):
+            assert_same(net(**inputs).logits, net.child(widths)(**inputs).logits)
