@@ -7,7 +7,10 @@ full network whose other heads are masked.
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import joslim
+from joslim.slimmable import running
 
 WIDTH, HEADS, SIZE, TOKENS = 32, 4, 8, 9
 SHAPE = (1, TOKENS, WIDTH)
@@ -447,16 +451,22 @@ def test_a_child_with_fewer_heads_is_exported(suffix: str, tmp_path: Any) -> Non
     assert path.exists()
 
 
-def test_real_networks(assert_same: Any, children: Any) -> None:
-    transformers = pytest.importorskip("transformers")
-    config = transformers.LlamaConfig(
-        **{"vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "head_dim": 8},
-        **{"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2},
-    )
-    inputs = {"input_ids": torch.arange(12).view(2, 6)}
-    net = joslim.slim(transformers.LlamaForCausalLM(config).eval(), inputs, depth=True)
-    assert sum(dim.heads for dim in net.space.dims) == 2
+@pytest.mark.parametrize("name", ["timm vit", "transformers llama", "torchvision vit"])
+def test_real_networks(
+    name: str, assert_same: Any, children: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if importlib.util.find_spec(name.split()[0]) is None:
+        pytest.skip(f"{name.split()[0]} is not installed")
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    zoo = importlib.import_module("zoo_families")
+    zoo.declare_operators()
+    family = next(f for f in zoo.families() if f"{f.package} {f.name}" == name)
+    model, given = family.build()
+    inputs = running.as_inputs(given)
+    net = joslim.slim(model.eval(), inputs, depth=True)
+    assert any(dim.heads for dim in net.space.dims)
     assert net.space.kinds.count("blocks") == 1
     for widths in children(net.space):
         with torch.no_grad(), net.at(widths):
-            assert_same(net(**inputs).logits, net.child(widths)(**inputs).logits)
+            found = running.call(net, inputs), running.call(net.child(widths), inputs)
+        assert_same(*map(running.tensors_in, found))
