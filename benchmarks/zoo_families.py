@@ -148,6 +148,8 @@ def families() -> Iterator[Family]:
         "encoder_layers": 2,
         "encoder_attention_heads": 4,
         "encoder_ffn_dim": 128,
+        "decoder_layers": 1,
+        "decoder_attention_heads": 4,
         "num_mel_bins": 16,
         "max_source_positions": 20,
     }

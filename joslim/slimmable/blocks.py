@@ -1,9 +1,10 @@
 """Blocks that a child may leave out: which modules of a traced network they are.
 
-A block is a module that adds something to its input: it is called once, with one tensor, and
-returns one of the same axes that carries the input along through an addition. Without the block the
-network still fits together. Blocks that follow each other in one parent are a run, and a child
-keeps the first ones of each run. The rules look at what ran and not at the names of classes.
+A block is a module that adds something to its first input: it is called once, and returns a tensor
+of the same axes that carries that input along through an addition. It may take other tensors too,
+such as positions or a mask. Without the block the network still fits together. Blocks that follow
+each other in one parent are a run, and a child keeps the first ones of each run. The rules look at
+what ran and not at the names of classes.
 """
 
 from __future__ import annotations
@@ -143,8 +144,8 @@ class BlockTrace:
         if len(self.calls[name]) > 1:
             return "it is called more than once"
         (call,) = self.calls[name]
-        if len(call.inputs) != 1 or len(call.outputs) != 1:
-            return "it does not take one tensor and return one"
+        if not call.inputs or len(call.outputs) != 1:
+            return "it does not take a tensor and return one"
         given, result = call.inputs[0], call.outputs[0]
         if [form(axis) for axis in given.axes] != [form(axis) for axis in result.axes]:
             return "its output differs in size from its input"
@@ -156,8 +157,8 @@ class BlockTrace:
         made = {node.number for op in inside for node in op.writes}
         for op in inside:
             others = [n for n in op.reads if not n.constant and n.number not in made]
-            if any(node is not given for node in others):
-                return "it reads other tensors than its input"
+            if any(all(node is not own for own in call.inputs) for node in others):
+                return "it reads other tensors than its inputs"
         for number in {given.number, *made} - {result.number}:
             if any(time >= call.stop for time in self._readers.get(number, ())):
                 return "a tensor before its end is read after it"

@@ -489,7 +489,8 @@ def record_calls(model: nn.Module, tracer: Tracer) -> Iterator[None]:
 
     def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
         with torch._C.DisableTorchFunction():
-            starts.append((len(tracer.ops), [tracer.node(t) for t in tensors_in((args, kwargs))]))
+            given = tensors_in((args, kwargs), objects=False)
+            starts.append((len(tracer.ops), [tracer.node(tensor) for tensor in given]))
 
     for name, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):

@@ -7,7 +7,10 @@ full network whose other heads are masked.
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import joslim
+from joslim.slimmable import running
 
 WIDTH, HEADS, SIZE, TOKENS = 32, 4, 8, 9
 SHAPE = (1, TOKENS, WIDTH)
@@ -413,12 +417,56 @@ def test_whole_blocks_leave(assert_same: Any) -> None:
             assert_same(net(x), net.child(widths)(x))
 
 
-def test_a_child_with_fewer_heads_is_exported(tmp_path: Any) -> None:
-    net = joslim.slim(Transformer(STYLES["GroupedQuery"]).eval(), SHAPE)
+def test_blocks_that_take_positions_leave(assert_same: Any) -> None:
+    class Moved(Block):
+        def forward(self, x: Tensor, positions: tuple[Tensor, Tensor]) -> Tensor:  # type: ignore[override]
+            return super().forward(x + 0 * positions[0] * positions[1])
+
+    class Network(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 5)
+            self.layers = nn.ModuleList(Moved(LiteralSize()) for _ in range(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            places = torch.arange(x.shape[1]).float()[:, None]
+            x, positions = self.stem(x), (places.cos(), places.sin())
+            for layer in self.layers:
+                x = layer(x, positions)
+            return self.head(x)
+
+    net = joslim.slim(Network().eval(), SHAPE, depth=True)
+    assert [dim.full for dim in net.space.dims if dim.kind == "blocks"] == [3]
     x = torch.randn(SHAPE)
-    child = net.child(net.space.smallest)
-    program = torch.export.export(child, (x,))
-    torch.export.save(program, tmp_path / "child.pt2")
-    with torch.no_grad():
-        found = torch.export.load(tmp_path / "child.pt2").module()(x)
-        assert torch.allclose(found, child(x), atol=1e-5)
+    with torch.no_grad(), net.at(net.space.smallest):
+        assert_same(net(x), net.child(net.space.smallest)(x))
+
+
+@pytest.mark.parametrize("suffix", ["pt2", "onnx"])
+def test_a_child_with_fewer_heads_is_exported(suffix: str, tmp_path: Any) -> None:
+    net = joslim.slim(Transformer(STYLES["GroupedQuery"]).eval(), SHAPE)
+    path = tmp_path / f"child.{suffix}"
+    # The export compares the file with the child.
+    joslim.export(net, net.space.smallest, path, samples=torch.randn(4, TOKENS, WIDTH))
+    assert path.exists()
+
+
+@pytest.mark.parametrize("name", ["timm vit", "transformers llama", "torchvision vit"])
+def test_real_networks(
+    name: str, assert_same: Any, children: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if importlib.util.find_spec(name.split()[0]) is None:
+        pytest.skip(f"{name.split()[0]} is not installed")
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    zoo = importlib.import_module("zoo_families")
+    zoo.declare_operators()
+    family = next(f for f in zoo.families() if f"{f.package} {f.name}" == name)
+    model, given = family.build()
+    inputs = running.as_inputs(given)
+    net = joslim.slim(model.eval(), inputs, depth=True)
+    assert any(dim.heads for dim in net.space.dims)
+    assert net.space.kinds.count("blocks") == 1
+    for widths in children(net.space):
+        with torch.no_grad(), net.at(widths):
+            found = running.call(net, inputs), running.call(net.child(widths), inputs)
+        assert_same(*map(running.tensors_in, found))
