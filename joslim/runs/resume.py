@@ -48,6 +48,8 @@ def set_up_again(
         config = replace(config, steps=until, epochs=None)
     if config.every is None:  # its default depends on the number of steps
         config = replace(config, every=json_value(stored, "every", CONFIG))
+    if config.amp == "auto":  # it was measured when the run began
+        config = replace(config, amp=stored.get("amp"))
     trainer = set_up(replace(config, init=None) if has_weights else config, **objects)
     trainer.config = replace(trainer.config, init=config.init, data=named)
     return trainer
