@@ -30,6 +30,8 @@ bench: .venv/installed
 	$(BIN)/python benchmarks/data.py
 	$(BIN)/python benchmarks/search.py
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/whole.py
+	$(BIN)/python benchmarks/layout.py
 	$(BIN)/python benchmarks/latency.py
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/switch.py

@@ -5,9 +5,10 @@ the full network alone in the first of them if the schedule says so, the choice 
 1000 children while the history grows, and the judging of the front. The full network alone makes
 the same steps. Images are random, and so are the children: 60% of those of a run are.
 
-Steps of all are timed in turns, one after the other, and a ratio is the median of those of each
-turn: a machine that others use slows down all of them. Rounds and judging are a small share, and
-are compared with steps of the full network right before and after them.
+Steps of all are timed in turns, one after the other, and a ratio is the mean of those of each
+turn: a machine that others use slows down all of them, and children differ between turns. Rounds
+and judging are a small share, and are compared with steps of the full network right before and
+after them.
 
 Targets: all widths in a step at most 2.9 times the full network, the cheap schedule (one child
 beside the full network, which is alone in the first 30% of the steps) at most 1.6. The paper: 4.8.
@@ -84,7 +85,7 @@ def parts_of(case: Case, turns: int, amp: bool) -> dict[str, float]:
         for _ in range(turns + 1)
     ][1:]
     found = {
-        name: statistics.median(turn[name] / turn["single"] for turn in times) for name in SCHEDULES
+        name: statistics.fmean(turn[name] / turn["single"] for turn in times) for name in SCHEDULES
     }
     rounds = [beside(steps["single"], lambda size=size: a_round(case, size)) for size in SIZES]
     spread = np.linspace(0, CHILDREN, ROUNDS)

@@ -233,7 +233,10 @@ def show_estimate(values: dict[str, Any], as_json: bool) -> None:
         return
     steps, rounds = (3600 * facts.pop(f"hours_of_{part}") for part in ("steps", "rounds"))
     memory = format_size("memory", facts.pop("memory_bytes"))
+    on_many = [f"{n} take {duration(3600 * hours)}" for n, hours in facts.pop("hours_on").items()]
     for name, value in facts.items():
         typer.echo(f"{name.replace('_', ' '):<16} {value}")
+    if on_many:
+        typer.echo(f"{'several devices':<16} {', '.join(on_many)} (docs/scaling.md)")
     parts = f"steps {duration(steps)}, rounds of the search {duration(rounds)}"
     typer.echo(f"about {duration(steps + rounds)} ({parts}; judging follows), {memory}")

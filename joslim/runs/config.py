@@ -205,7 +205,10 @@ class Machine(Settings):
     seed: int = setting(0, "Random seed.", least=0, most=2**31 - 1)
     device: str = setting("auto", "Device to train on: auto, cpu, cuda, cuda:1 or mps.")
     amp: str | None = setting(
-        None, "Mixed precision: bf16 or fp16.", names=lambda: ["bf16", "fp16"]
+        None,
+        "Mixed precision: bf16, fp16, or auto: bf16 if a short measurement finds it faster on the "
+        "device.",
+        names=lambda: ["auto", "bf16", "fp16"],
     )
     threads: int | None = setting(
         None,

@@ -84,6 +84,9 @@ DEAD_WORKER = "DataLoader worker"
 
 # Steps of a dry run that are timed.
 TRIAL_STEPS = 3
+# Numbers of devices that a dry run estimates for, and the bytes a second between two of them.
+DEVICES = (2, 8, 64)
+BANDWIDTH = 10e9
 
 
 def train(
@@ -492,6 +495,17 @@ def estimate(config: Config) -> dict[str, Any]:
     widths, seconds = _try_steps(trial)
     spent = trial.slimming.seconds
     seconds_a_round = spent["search"] + spent["scoring"] if rounds else 0.0
+    computed = seconds_alone * alone + seconds * others + rounds * spent["scoring"]
+    weights = sum(p.nbytes for p in trainer.net.parameters())
+    on_many = {
+        str(count): round(
+            seconds_on(count, computed, rounds * spent["search"], trainer.total_steps * weights)
+            / 3600,
+            3,
+        )
+        for count in DEVICES
+        if config.batch % count == 0
+    }
     return {
         **facts,
         "passes": alone + others * widths,
@@ -499,8 +513,19 @@ def estimate(config: Config) -> dict[str, Any]:
         "hours_of_steps": round((seconds_alone * alone + seconds * others) / 3600, 3),
         "seconds_a_round": round(seconds_a_round, 4),
         "hours_of_rounds": round(seconds_a_round * rounds / 3600, 3),
+        "hours_on": on_many,
         "memory_bytes": peak_memory(trainer.device),
     }
+
+
+def seconds_on(devices: int, computed: float, search: float, reduced: float) -> float:
+    """Estimate the seconds of a training on several devices like this one (docs/scaling.md).
+
+    computed: Seconds of steps and scoring on one device, which all share. search: Seconds that the
+    first process searches while the others wait. reduced: Bytes of gradients of all steps, which
+    go around a ring once to add them up and once to hand them out.
+    """
+    return computed / devices + search + 2 * (devices - 1) / devices * reduced / BANDWIDTH
 
 
 def _try_steps(trial: Trainer) -> tuple[int, float]:

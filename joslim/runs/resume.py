@@ -50,6 +50,8 @@ def set_up_again(
     for name in ("every", "lr"):
         if getattr(config, name) is None:
             config = replace(config, **{name: json_value(stored, name, CONFIG)})
+    if config.amp == "auto":  # it was measured when the run began
+        config = replace(config, amp=stored.get("amp"))
     trainer = set_up(replace(config, init=None) if has_weights else config, **objects)
     trainer.config = replace(trainer.config, init=config.init, data=named)
     return trainer

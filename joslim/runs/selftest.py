@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -173,15 +174,22 @@ class SelfTest:
                     x, y = x.to(self.device), y.to(self.device)
                     slimming = slimming_of(net, x, y, method=method, **options)
                     optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
-
-                    def step(slimming=slimming, x=x, y=y, optimizer=optimizer, precision=precision):
-                        kind = PRECISIONS.get(precision, torch.bfloat16)
-                        with torch.autocast(self.device.type, kind, enabled=precision is not None):
-                            slimming.step(x, y, optimizer, F.cross_entropy)
-
+                    step = partial(self.step, slimming, optimizer, x, y, precision)
                     last = ", channels last" if layout is torch.channels_last else ""
                     found[f"{kind}, {precision or 'fp32'}{last}"] = self.seconds(step)
         return found
+
+    def step(
+        self,
+        slimming: Slimming,
+        optimizer: torch.optim.Optimizer,
+        x: Tensor,
+        y: Tensor,
+        precision: str | None,
+    ) -> None:
+        kind = PRECISIONS[precision or "bf16"]
+        with torch.autocast(self.device.type, kind, enabled=precision is not None):
+            slimming.step(x, y, optimizer, F.cross_entropy)
 
     def seconds(self, step: Callable[[], None], times: int = 3) -> float:
         """Return the least time of a step, after one that warms up."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
 import math
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
@@ -24,7 +26,7 @@ from joslim.costs import Cost
 from joslim.costs import cost as make_cost
 from joslim.data import Data, Sweep, load_data
 from joslim.data.folder import FolderData
-from joslim.distributed import averaged, local_rank, rank, refuse_differences, world
+from joslim.distributed import averaged, broadcast, local_rank, rank, refuse_differences, world
 from joslim.errors import UserError, first_line, unknown
 from joslim.files import (
     LONGEST_NAME,
@@ -75,6 +77,9 @@ LINES = 1000
 CHECKPOINTS = 20
 # Images in a batch of an evaluation, which needs no memory for gradients.
 EVALUATION_BATCH = 512
+# bf16 has to take at most this share of the time of fp32 for --amp auto, which measures so many.
+WORTH_BF16 = 0.9
+TIMED_PASSES = 3
 
 
 @dataclass
@@ -107,6 +112,8 @@ class Trainer:
     start: Loaded | None
     # Names of the weights that did not come from --init.
     fresh: list[str]
+    # Time of a pass in bf16 over that in fp32, if --amp auto has measured it.
+    bf16_share: float | None = None
     # With --val-every, once it was measured.
     best: Best | None = None
 
@@ -281,6 +288,11 @@ def set_up(
     check_outputs(net, images)
     if settings.channels_last:
         put_channels_last(net, images)
+    bf16_share = None
+    if settings.amp == "auto":
+        shape = torch.Size([settings.batch // world(), *images.shape])
+        bf16_share = broadcast(time_of_bf16(net, shape))  # all processes compute alike
+        settings = replace(settings, amp="bf16" if bf16_share <= WORTH_BF16 else None)
     return Trainer(
         config=settings,
         data=images,
@@ -299,7 +311,29 @@ def set_up(
         device=device,
         start=start,
         fresh=[] if start is None else start.fresh,
+        bf16_share=bf16_share,
     )
+
+
+def time_of_bf16(net: SlimmableNet, shape: torch.Size) -> float:
+    """Return the time of a training pass of the full network in bf16, as a share of that in fp32.
+
+    The two are measured in turns on a copy of the network; infinity if the device has no bf16.
+    """
+    trial, device = copy.deepcopy(net).train(), next(net.parameters()).device
+    x = torch.zeros(shape, device=device)
+    seconds: dict[bool, list[float]] = {True: [], False: []}
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        for bf16 in [True, False] * (TIMED_PASSES + 1):
+            started = time.perf_counter()
+            try:
+                with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+                    trial(x).float().square().mean().backward()
+            except RuntimeError:
+                return math.inf
+            next(trial.parameters()).sum().item()  # waits for the device
+            seconds[bf16].append(time.perf_counter() - started)
+    return min(seconds[True][1:]) / min(seconds[False][1:])
 
 
 def resolve(config: Config, data: Data, net: SlimmableNet, trained: bool = False) -> Resolved:
@@ -383,6 +417,9 @@ def summary(trainer: Trainer) -> list[str]:
     epochs = config.steps * config.batch / data.sizes["train"]
     slimming, cost, space = trainer.slimming, trainer.slimming.cost, trainer.slimming.space
     ends = (format_size(cost_key(cost.name), cost(end)) for end in (space.smallest, space.full))
+    precision = f"{config.amp or 'fp32'}"
+    if trainer.bf16_share is not None:
+        precision += f" (bf16 takes {trainer.bf16_share:.2f} of the time of fp32 here)"
     return [
         f"network: {config.model}, {len(space)} knobs, {cost.name} {' to '.join(ends)}; method "
         f"{trainer.slimming.name}, {config.steps:,} steps with {config.optimizer}",
@@ -390,6 +427,7 @@ def summary(trainer: Trainer) -> list[str]:
         f"recipe: {recipe}",
         *([] if trainer.start is None else [f"init: {'; '.join(trainer.start.words)}"]),
         *([f"fine-tuning: {changes}"] if (changes := _changed_by_init(trainer, usual)) else []),
+        *([f"precision: {precision}"] if config.amp or trainer.bf16_share else []),
         f"training: {config.steps:,} steps ({epochs:.3g} epochs), batch {config.batch}, {rate}, "
         f"{config.schedule}, weight decay {config.weight_decay:g}, "
         f"label smoothing {config.label_smoothing:g}",

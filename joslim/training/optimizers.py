@@ -42,8 +42,14 @@ def _sgd(
 ) -> Optimizer:
     from torch.optim import SGD
 
-    options = {"nesterov": momentum > 0, "weight_decay": weight_decay, "fused": fused}
-    return SGD(parameters, lr=lr, momentum=momentum, **options)
+    return SGD(
+        parameters,
+        lr=lr,
+        momentum=momentum,
+        nesterov=momentum > 0,
+        weight_decay=weight_decay,
+        fused=fused,
+    )
 
 
 def _adamw(

@@ -360,6 +360,7 @@ def test_a_dry_run_writes_nothing(joslim: Program) -> None:
     assert "rounds           7" in result.stdout
     assert "hours" not in result.stdout
     assert "bytes" not in result.stdout
+    assert re.search(r"several devices  2 take \d+ s, 8 take \d+ s \(docs", result.stdout)
     last = r"about \d+ s \(steps \d+ s, rounds of the search \d+ s; judging follows\), [\d.]+ [MG]B"
     assert re.fullmatch(last, result.stdout.splitlines()[-1])
     facts = json.loads(joslim(*options, "--json").stdout)

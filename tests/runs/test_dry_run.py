@@ -109,3 +109,14 @@ def test_methods_without_rounds(method: str, passes: int) -> None:
 
 def test_children_of_a_search_at_the_end() -> None:
     assert facts_of(steps=100, every=2, method="bignas")["children"] == 70
+
+
+def test_several_devices(clock: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search is not shared; gradients go around once a step."""
+    facts = facts_of(steps=1000, every=30, batch=8)
+    assert facts["hours_on"].keys() == {"2", "8"}  # 8 images cannot be shared out over 64
+    one = facts["hours_of_steps"] + facts["hours_of_rounds"]
+    assert one / 8 < facts["hours_on"]["8"] < facts["hours_on"]["2"] < one
+    assert driver.seconds_on(1, 100.0, 7.0, 1e12) == 107.0
+    monkeypatch.setattr(driver, "BANDWIDTH", 1e9)
+    assert driver.seconds_on(4, 100.0, 7.0, 4e9) == pytest.approx(25 + 7 + 6)

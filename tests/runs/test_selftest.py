@@ -38,13 +38,15 @@ def test_a_check_that_fails_is_reported_and_the_others_go_on(
     monkeypatch.setattr(SelfTest, "compare", compare)
     monkeypatch.setattr(SelfTest, "training", lambda self: None)
     monkeypatch.setattr(SelfTest, "latency", lambda self: {})
+    monkeypatch.setattr(SelfTest, "speed", lambda self: {"full network alone": 0.5})
     lines: list[str] = []
     facts = SelfTest("cpu", batch=2).run(lines.append)
     assert not facts["ok"]
     failed = [name for name, found in facts["checks"].items() if found != "ok"]
     assert len(failed) == 3
     assert "the difference is 0.1" in facts["checks"][failed[0]]
-    assert len(lines) == 5 + len(facts["seconds"])
+    assert lines[-1] == "full network alone: 500 ms"
+    assert len(lines) == 6
 
 
 @pytest.mark.cuda

@@ -1,6 +1,7 @@
 """Jobs: the objects of a configuration, and what is refused before a step is made."""
 
 import json
+import math
 import re
 from copy import deepcopy
 from dataclasses import replace
@@ -15,10 +16,11 @@ from torch import nn
 import joslim
 from joslim.errors import UserError
 from joslim.models import resnet8
+from joslim.runs import setup
 from joslim.runs.config import FIELDS, SEARCH_OPTIONS, Config, Resolved, config_of, kind_of
 from joslim.runs.driver import train
 from joslim.runs.run import Run, load
-from joslim.runs.setup import Trainer, find_device, parse_widths, seed_step, set_up
+from joslim.runs.setup import Trainer, find_device, parse_widths, seed_step, set_up, summary
 
 
 def job_of(**options: Any) -> Trainer:
@@ -431,3 +433,38 @@ def test_a_network_that_views_its_outputs_keeps_the_usual_layout() -> None:
     job = set_up(config, model=model)
     assert not any(p.stride() != p.contiguous().stride() for p in job.net.parameters())
     job.step(*next(job.batches()))
+
+
+@pytest.mark.parametrize(("share", "chosen"), [(0.5, "bf16"), (0.95, None), (math.inf, None)])
+def test_the_faster_precision_is_taken_and_kept(
+    share: float, chosen: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"steps": 2, "every": 1, "batch": 8, "front_images": 8, "amp": "auto", "samples": 1}
+    shapes = []
+
+    def measured(net: joslim.SlimmableNet, shape: torch.Size) -> float:
+        shapes.append(tuple(shape))
+        return share
+
+    monkeypatch.setattr(setup, "time_of_bf16", measured)
+    trainer = set_up(config_of(options))
+    assert trainer.config.amp == chosen
+    (line,) = [line for line in summary(trainer) if line.startswith("precision: ")]
+    assert line.startswith(f"precision: {chosen or 'fp32'} (bf16 takes {share:.2f} of the time")
+    assert shapes == [(8, 3, 8, 8)]
+    run = joslim.train(out=tmp_path / "a", **options)
+    assert run.config.amp == chosen
+    monkeypatch.setattr(setup, "time_of_bf16", lambda *arguments: 1 - share)
+    again = joslim.train(out=tmp_path / "a", resume=True, until=3, **options)  # as it began
+    assert again.config.amp == chosen
+
+
+def test_bf16_is_timed_on_a_copy() -> None:
+    net = joslim.slim(joslim.models.resnet8(), torch.zeros(1, 3, 8, 8))
+    before = deepcopy(net.state_dict())
+    random = torch.get_rng_state()
+    assert 0 < setup.time_of_bf16(net, torch.Size([4, 3, 8, 8])) < 100
+    assert torch.equal(random, torch.get_rng_state())
+    for name, value in net.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    assert all(parameter.grad is None for parameter in net.parameters())
