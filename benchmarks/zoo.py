@@ -4,11 +4,14 @@ Takes one small network of each of some 40 families from pytorchcv (pip install 
 requests: its own requirements would bring another torch), with BatchNorm statistics and affine
 parameters randomised first. Targets: 9 in 10 have at least two
 knobs; all of them unchanged at full width; every child that is cut out equal to the network run in
-place, to 1e-4 of the largest output. Multiply-adds are compared with torch's own counter.
+place, to 1e-4 of the largest output. Multiply-adds are compared with torch's own counter. With
+--knobs, children also differ in depth and in input size, in networks that can; others are counted.
 """
 
 from __future__ import annotations
 
+import argparse
+import copy
 import importlib
 import sys
 import time
@@ -21,6 +24,8 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import joslim
+from joslim.errors import UserError
+from joslim.slimmable.running import resized
 
 # module.function
 NETWORKS = (
@@ -75,12 +80,19 @@ TOLERANCE = 1e-4
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--knobs", action="store_true", help="depth and input size, too")
+    parser.add_argument("--networks", default=",".join(NETWORKS), help="default: all")
+    options = parser.parse_args()
     warnings.simplefilter("ignore")
     try:
         importlib.import_module("pytorchcv")
     except ImportError:
         sys.exit("benchmarks/zoo.py needs pytorchcv: pip install --no-deps pytorchcv requests")
-    rows = [examine(name) for name in NETWORKS]
+    rows = []
+    for name in options.networks.split(","):
+        rows.append(examine(name, options.knobs))
+        print(rows[-1], file=sys.stderr, flush=True)
     slimmed = sum(bool(row["knobs"] >= 2) for row in rows) / len(rows)
     unchanged = sum(row["full"] == 0 for row in rows) / len(rows)
     equal = sum(row["child"] <= TOLERANCE for row in rows) / len(rows)
@@ -95,7 +107,7 @@ def main() -> None:
     report("Networks written by strangers", rows, figures)
 
 
-def examine(name: str) -> dict[str, object]:
+def examine(name: str, knobs: bool) -> dict[str, object]:
     module, function = name.split(".")
     torch.manual_seed(0)
     model = getattr(importlib.import_module(f"pytorchcv.models.{module}"), function)()
@@ -105,19 +117,33 @@ def examine(name: str) -> dict[str, object]:
     with torch.no_grad():
         before = model.eval()(images)
         start = time.perf_counter()
-        net = joslim.slim(model, images)
+        net = slimmed_with_all(model, images) if knobs else joslim.slim(model, images)
         seconds = time.perf_counter() - start
         full = difference(net(images), before)
         child, exact = examine_children(net, images)
     return {
         "network": function,
         "knobs": len(net.space),
+        **({kind: net.space.kinds.count(kind) for kind in ("blocks", "pixels")} if knobs else {}),
         "frozen": len(net.frozen),
         "full": full,
         "child": child,
         "macs": "exact" if exact else "wrong",
         "slim s": seconds,
     }
+
+
+def slimmed_with_all(model: nn.Module, images: torch.Tensor) -> joslim.SlimmableNet:
+    """Slim a network with depth and input size, or with those of them that it has."""
+    size = images.shape[-1]
+    both = {"depth": True, "resolutions": (size - 64, size)}
+    for left_out in ((), ("resolutions",), ("depth",)):
+        options = {name: value for name, value in both.items() if name not in left_out}
+        try:
+            return joslim.slim(copy.deepcopy(model), images, **options)
+        except UserError as error:
+            print(error, file=sys.stderr)
+    return joslim.slim(model, images)
 
 
 def examine_children(net: joslim.SlimmableNet, images: torch.Tensor) -> tuple[float, bool]:
@@ -127,10 +153,11 @@ def examine_children(net: joslim.SlimmableNet, images: torch.Tensor) -> tuple[fl
     worst, exact = 0.0, True
     for widths in [net.space.smallest, *(net.space.random(rng) for _ in range(CHILDREN - 1))]:
         child = net.child(widths)
+        (own,) = resized((images,), widths.pixels)
         with net.at(widths):
-            worst = max(worst, difference(net(images), child(images)))
+            worst = max(worst, difference(net(images), child(own)))
         with FlopCounterMode(display=False) as counter:
-            child(images[:1])
+            child(own[:1])
         exact &= counter.get_total_flops() == 2 * cost(widths)
     return worst, exact
 
