@@ -174,8 +174,8 @@ def randomise(model: nn.Module) -> None:
 
 
 def difference(a: torch.Tensor, b: torch.Tensor) -> float:
-    """As a share of the largest output."""
-    return float((a - b).abs().max() / b.abs().max())
+    """As a share of the largest output; infinite if an output is no number."""
+    return float(((a - b).abs().max() / b.abs().max()).nan_to_num(nan=torch.inf))
 
 
 if __name__ == "__main__":
