@@ -11,11 +11,14 @@ Targets: 9 in 10 networks of pytorchcv have at least two knobs, and 9 in 10 of t
 have a knob for each part that they have (attention heads, MLPs, the embedding); all of them are
 unchanged at full width; every child that is cut out equals the network run in place, to 1e-4 of the
 largest output; multiply-adds equal those of torch's own counter. `python benchmarks/zoo.py timm
-llama` examines only networks whose names contain one of the words.
+llama` examines only networks whose names contain one of the words. With --knobs, children also
+differ in depth and in input size, in networks that can.
 """
 
 from __future__ import annotations
 
+import argparse
+import copy
 import importlib
 import importlib.util
 import sys
@@ -33,7 +36,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from zoo_families import EMBEDDING, HEADS, MLP, Family, declare_operators, families, image
 
 import joslim
-from joslim.slimmable.running import as_inputs, call, tensors_in
+from joslim.errors import UserError
+from joslim.slimmable.running import as_inputs, call, resized, tensors_in
 
 # module.function
 NETWORKS = (
@@ -90,14 +94,18 @@ INSTALL = "pip install --no-deps pytorchcv requests timm torchvision ultralytics
 
 def main() -> None:
     warnings.simplefilter("ignore")
-    words = sys.argv[1:]
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("words", nargs="*", help="parts of the names of networks; default: all")
+    parser.add_argument("--knobs", action="store_true", help="depth and input size, too")
+    options = parser.parse_args()
+    words = options.words
     declare_operators()
     found = [*of_pytorchcv(), *families()]
     found = [f for f in found if importlib.util.find_spec(f.package)]
     found = [f for f in found if not words or any(w in f"{f.package} {f.name}" for w in words)]
     if not found:
         sys.exit(f"benchmarks/zoo.py: none of its packages is installed; type {INSTALL}")
-    rows = [examine(family) for family in found]
+    rows = [examine(family, options.knobs) for family in found]
     figures: dict[str, dict[str, object]] = {"networks": at_least(len(rows), 1)}
     for title, own in (
         ("with_two_knobs", [row for f, row in zip(found, rows) if not f.parts]),
@@ -125,7 +133,7 @@ def of_pytorchcv() -> Iterator[Family]:
         yield Family("pytorchcv", function, (), build)
 
 
-def examine(family: Family) -> dict[str, object]:
+def examine(family: Family, knobs: bool) -> dict[str, object]:
     torch.manual_seed(0)
     model, given = family.build()
     randomise(model)
@@ -133,7 +141,7 @@ def examine(family: Family) -> dict[str, object]:
     with torch.no_grad():
         before = [tensor.clone() for tensor in tensors_in(call(model.eval(), inputs))]
         start = time.perf_counter()
-        net = joslim.slim(model, inputs)
+        net = slimmed_with_all(model, inputs) if knobs else joslim.slim(model, inputs)
         seconds = time.perf_counter() - start
         full = difference(tensors_in(call(net, inputs)), before)
         child, exact = examine_children(net, inputs)
@@ -145,6 +153,7 @@ def examine(family: Family) -> dict[str, object]:
         "network": f"{family.package} {family.name}",
         "knobs": len(net.space),
         **counts,
+        **({kind: net.space.kinds.count(kind) for kind in ("blocks", "pixels")} if knobs else {}),
         "frozen": len(net.frozen),
         "parts": f"no {', '.join(missing)}" if missing else "all",
         "full": full,
@@ -152,6 +161,21 @@ def examine(family: Family) -> dict[str, object]:
         "macs": "exact" if exact else "wrong",
         "slim s": seconds,
     }
+
+
+def slimmed_with_all(model: nn.Module, inputs: Any) -> joslim.SlimmableNet:
+    """Slim a network with depth and input size, or with those of them that it has."""
+    both: dict[str, Any] = {"depth": True}
+    if isinstance(inputs, tuple) and len(inputs) == 1 and inputs[0].ndim == 4:
+        size = inputs[0].shape[-1]
+        both["resolutions"] = (size - 64, size)
+    for left_out in ((), ("resolutions",), ("depth",)):
+        options = {name: value for name, value in both.items() if name not in left_out}
+        try:
+            return joslim.slim(copy.deepcopy(model), inputs, **options)
+        except UserError as error:
+            print(error, file=sys.stderr)
+    return joslim.slim(model, inputs)
 
 
 def parts_of(net: joslim.SlimmableNet) -> dict[str, int]:
@@ -181,11 +205,12 @@ def examine_children(net: joslim.SlimmableNet, inputs: Any) -> tuple[float, bool
     torch.backends.mha.set_fastpath_enabled(False)
     for widths in [net.space.smallest, *(net.space.random(rng) for _ in range(CHILDREN - 1))]:
         child = net.child(widths)
+        own, example = (resized(given, widths.pixels) for given in (inputs, net.example))
         with net.at(widths):
             in_place = tensors_in(call(net, inputs))
-        worst = max(worst, difference(in_place, tensors_in(call(child, inputs))))
+        worst = max(worst, difference(in_place, tensors_in(call(child, own))))
         with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
-            call(child, net.example)
+            call(child, example)
         exact &= counter.get_total_flops() == 2 * cost(widths)
     torch.backends.mha.set_fastpath_enabled(True)
     return worst, exact
@@ -206,9 +231,12 @@ def randomise(model: nn.Module) -> None:
 
 
 def difference(ones: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> float:
-    """The largest one of all real outputs, as a share of the largest entry of an output."""
+    """The largest one of all real outputs, as a share of the largest entry of an output; infinite
+    if an output is no number.
+    """
     pairs = [(a, b) for a, b in zip(ones, others, strict=True) if b.is_floating_point()]
-    return max(float((a - b).abs().max() / b.abs().max()) for a, b in pairs)
+    shares = torch.stack([(a - b).abs().max() / b.abs().max() for a, b in pairs])
+    return float(shares.nan_to_num(nan=torch.inf).max())
 
 
 if __name__ == "__main__":

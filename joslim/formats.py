@@ -2,8 +2,10 @@
 
 child.onnx   one file, for onnxruntime and others
 child.pt2    one file, for torch.export.load
-child.pte    one file, for ExecuTorch on phones
+child.pte    one file, for ExecuTorch on phones; several children can be methods of one file
+child.tflite one file, for LiteRT on phones
 child.openvino/  model.xml and model.bin for OpenVINO, and config.json
+child.coreml/    model.mlpackage for CoreML, and config.json
 child/       model.safetensors and config.json, for joslim.load_child; graph.pt2, which is the
              computation without weights, for torch and safetensors alone
 
@@ -13,8 +15,11 @@ functions: the command line and the messages about run folders need the table, a
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Callable
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -41,18 +46,22 @@ class Format:
     name: str
     suffix: str  # with its dot; only joslim's own folders have none
     write: Callable[[Child, Path], None]
-    # Loads the path and returns the ways to run it; each is compared with the network.
-    run: Callable[[Child, Path], list[Forward]]
+    # Loads the path and returns the ways to run it; each is compared with the network. None if no
+    # program on this machine runs it.
+    run: Callable[[Child, Path], list[Forward]] | None
     opened_by: str  # for messages
     packages: tuple[str, ...] = ()
     extra: str = ""  # of pip, with these packages
     folder: bool = False
+    # Writes several children into one file, from which `run` takes each by its name.
+    write_several: Callable[[Sequence[Child], Path], None] | None = None
 
     def check_installed(self) -> None:
         """Refuse a format whose packages are missing."""
         try:
-            for package in self.packages:
-                import_module(package)
+            with _silent():  # some of them warn of each other's versions
+                for package in self.packages:
+                    import_module(package)
         except ImportError as error:
             kind = f"a {self.suffix} {'folder' if self.folder else 'file'}"
             raise UserError(
@@ -66,12 +75,14 @@ class Child:
 
     inputs: examples of its inputs. batched: whether their first axis is the batch, which may then
     have any size. Torch specializes a program to a batch of one, so that there are two samples.
+    name: that of its method, in formats that have methods.
     """
 
     module: nn.Module
     facts: dict[str, Any]
     inputs: tuple[Tensor, ...]
     batched: bool = True
+    name: str = "forward"
 
     @property
     def weights(self) -> dict[str, Tensor]:
@@ -83,6 +94,11 @@ class Child:
     def program(self) -> ExportedProgram:
         """The child as a program of torch.export with a dynamic batch."""
         return _exported(self.module, self.inputs, self._dynamic)
+
+    @property
+    def sample(self) -> tuple[Tensor, ...]:
+        """One sample of the inputs, for formats that take no other batch."""
+        return tuple(x[:1] for x in self.inputs) if self.batched else self.inputs
 
     def graph(self) -> ExportedProgram:
         """The program as a function of the weights too, so that it does not hold them."""
@@ -212,25 +228,56 @@ def run_pt2(child: Child, file: Path) -> list[Forward]:
     return [torch.export.load(file).module()]
 
 
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Silence converters that print their progress."""
+    from joslim.costs.timing import silent_export
+
+    with silent_export(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        yield
+
+
+def _one_by_one(forward: Callable[..., Sequence[Tensor]], batched: bool) -> Forward:
+    """Run a file that takes one sample on any number of them."""
+    import torch
+
+    def run(*inputs: Tensor) -> list[Tensor]:
+        samples = zip(*(x.split(1) for x in inputs)) if batched else [inputs]
+        outputs = zip(*(forward(*sample) for sample in samples))
+        return [torch.cat(each) if len(each) > 1 else each[0] for each in outputs]
+
+    return run
+
+
 # ExecuTorch
 
 
-def write_pte(child: Child, file: Path) -> None:
-    """Write a program for ExecuTorch, with the layers that XNNPACK knows given to it."""
+def write_methods(children: Sequence[Child], file: Path) -> None:
+    """Write a program for ExecuTorch, with the layers that XNNPACK knows given to it.
+
+    Each child is a method, which takes one sample: with an open batch, ExecuTorch plans memory for
+    as many samples as torch's choice of kernels happens to allow. ExecuTorch stores tensors that
+    are equal once, and no part of another tensor: children of different widths share next to
+    nothing.
+    """
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import (  # type: ignore
         XnnpackPartitioner,
     )
     from executorch.exir import to_edge_transform_and_lower  # type: ignore[import-not-found]
 
-    from joslim.costs.timing import silent_export
-
-    program = child.program
-    # A method without inputs that returns the metadata.
-    facts = {"facts": json.dumps(child.facts)}
+    programs = {c.name: _exported(c.module, c.sample, None) for c in children}
+    facts = children[0].facts
+    if len(children) > 1:  # what is the same for all is stated once
+        facts = {k: v for k, v in facts.items() if all(c.facts.get(k) == v for c in children)}
+        own = {c.name: {k: v for k, v in c.facts.items() if k not in facts} for c in children}
+        facts = {**facts, "children": own}
     try:
-        with silent_export():
+        with _silent():
             lowered = to_edge_transform_and_lower(
-                program, partitioner=[XnnpackPartitioner()], constant_methods=facts
+                programs,
+                partitioner={name: [XnnpackPartitioner()] for name in programs},
+                # A method without inputs that returns the metadata.
+                constant_methods={"facts": json.dumps(facts)},
             )
             content = lowered.to_executorch().buffer
     except Exception as error:  # it has many kinds, without a common class
@@ -241,8 +288,74 @@ def write_pte(child: Child, file: Path) -> None:
 def run_pte(child: Child, file: Path) -> list[Forward]:
     from executorch.runtime import Runtime  # type: ignore[import-not-found]
 
-    method = Runtime.get().load_program(file).load_method("forward")
-    return [lambda *inputs: [x.clone() for x in method.execute([x.contiguous() for x in inputs])]]
+    method = Runtime.get().load_program(file).load_method(child.name)
+
+    def forward(*inputs: Tensor) -> list[Tensor]:
+        return [x.clone() for x in method.execute([x.contiguous() for x in inputs])]
+
+    return [_one_by_one(forward, child.batched)]
+
+
+# LiteRT
+
+
+def write_tflite(child: Child, file: Path) -> None:
+    """Write a file for LiteRT, which takes one sample; the metadata are a zip file at its end."""
+    import litert_torch  # type: ignore[import-not-found]
+
+    try:
+        with _silent():
+            litert_torch.convert(child.module, child.sample).export(str(file))
+    except Exception as error:  # it has many kinds, without a common class
+        raise RunFailed(f"export: LiteRT cannot express this network: {reason(error)}") from error
+    with zipfile.ZipFile(file, "a") as end:
+        end.writestr(zipfile.ZipInfo(CONFIG), json.dumps(child.facts, indent=2) + "\n")
+
+
+def run_tflite(child: Child, file: Path) -> list[Forward]:
+    import torch
+    from ai_edge_litert.interpreter import Interpreter  # type: ignore[import-not-found]
+
+    interpreter = Interpreter(str(file), num_threads=1)
+    interpreter.allocate_tensors()
+    sources, results = interpreter.get_input_details(), interpreter.get_output_details()
+
+    def forward(*inputs: Tensor) -> list[Tensor]:
+        for source, value in zip(sources, inputs):
+            interpreter.set_tensor(source["index"], value.numpy())
+        interpreter.invoke()
+        return [torch.from_numpy(interpreter.get_tensor(result["index"])) for result in results]
+
+    return [_one_by_one(forward, child.batched)]
+
+
+# CoreML
+
+
+def write_coreml(child: Child, folder: Path) -> None:
+    """Write a package for CoreML in 32 bits, which takes one sample."""
+    with _silent():  # it warns of a torch that is newer than it
+        import coremltools  # type: ignore[import-not-found]
+
+    program = _exported(child.module, child.sample, None)
+    try:
+        with _silent():
+            model = coremltools.convert(
+                program.run_decompositions({}),
+                convert_to="mlprogram",
+                compute_precision=coremltools.precision.FLOAT32,
+                minimum_deployment_target=coremltools.target.iOS16,
+                inputs=[
+                    coremltools.TensorType(name, value.shape)
+                    for name, value in zip(_names(child.facts["input"]), child.sample)
+                ],
+                outputs=[coremltools.TensorType(name) for name in _names(child.facts["output"])],
+            )
+            folder.mkdir()
+            model.save(str(folder / "model.mlpackage"))
+    except Exception as error:  # it has many kinds, without a common class
+        raise RunFailed(f"export: CoreML cannot express this network: {reason(error)}") from error
+    write_whole(folder / CONFIG, json.dumps(child.facts, indent=2) + "\n")
 
 
 # OpenVINO
@@ -332,11 +445,21 @@ _ROWS = (
     Format(
         "pte",
         ".pte",
-        write_pte,
+        lambda child, file: write_methods([child], file),
         run_pte,
         opened_by="executorch.runtime.Runtime",
         packages=("executorch.exir", "executorch.runtime", "torchao"),
         extra="executorch",
+        write_several=write_methods,
+    ),
+    Format(
+        "tflite",
+        ".tflite",
+        write_tflite,
+        run_tflite,
+        opened_by="ai_edge_litert.interpreter.Interpreter",
+        packages=("litert_torch", "ai_edge_litert.interpreter"),
+        extra="litert",
     ),
     Format(
         "openvino",
@@ -346,6 +469,16 @@ _ROWS = (
         opened_by="openvino.Core().compile_model",
         packages=("openvino",),
         extra="openvino",
+        folder=True,
+    ),
+    Format(
+        "coreml",
+        ".coreml",
+        write_coreml,
+        None,
+        opened_by="CoreML",
+        packages=("coremltools",),
+        extra="coreml",
         folder=True,
     ),
     Format("folder", "", write_folder, run_folder, opened_by="joslim.load_child", folder=True),

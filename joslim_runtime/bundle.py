@@ -6,6 +6,7 @@ manifest.json   inputs, classes, tensors, and for each child its costs, errors a
 weights.low     all float32 values: the lowest bytes of all of them, then their second bytes, then
                 their third bytes; not compressed
 weights.high    the highest bytes of all values; compressed, since exponents repeat
+weights.int8    all 8-bit values, in bundles that have such; not compressed
 graphs/N.onnx   ONNX graphs without weights
 
 Anybody may have written a bundle. Nothing in it is executed, no name in it is used as a path, and
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 
 from joslim_runtime.manifest import BundleError, Child, Manifest, Tensor, Weight, read_manifest
 
-MANIFEST, LOW, HIGH = "manifest.json", "weights.low", "weights.high"
+MANIFEST, LOW, HIGH, INT8 = "manifest.json", "weights.low", "weights.high", "weights.int8"
 MANIFEST_LIMIT = 64 * 10**6
 GRAPH_LIMIT = 64 * 10**6
 
@@ -39,7 +40,8 @@ class Bundle:
     Attributes:
         path: The file.
         manifest: The content of its manifest.
-        values: All weights, one after the other.
+        values: All weights of 32 bits, one after the other.
+        integers: All weights of 8 bits.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -49,7 +51,9 @@ class Bundle:
                 raise BundleError("there is no such file; type the path of a .joslim file")
             with zipfile.ZipFile(self.path) as file:
                 self.manifest = read_manifest(read_entry(file, MANIFEST, MANIFEST_LIMIT))
-                self.values = read_values(file, self.manifest, self.path.stat().st_size)
+                size = self.path.stat().st_size
+                self.values = read_values(file, self.manifest, size)
+                self.integers = read_integers(file, self.manifest, size)
                 self._graphs = {
                     name: read_graph(file, name, self.manifest)
                     for name in {graph for graph, _ in self.manifest.parts.values()}
@@ -81,7 +85,11 @@ class Bundle:
 
     def _tensor(self, tensor: Tensor) -> Floats:
         end = tensor.offset + math.prod(tensor.shape)
-        return self.values[tensor.offset : end].reshape(tensor.shape)
+        if tensor.scale is None:
+            return self.values[tensor.offset : end].reshape(tensor.shape)
+        integers = self.integers[tensor.offset : end].reshape(tensor.shape)
+        scales = self._tensor(tensor.scale).reshape(-1, *[1] * (integers.ndim - 1))
+        return integers.astype(np.float32) * scales
 
 
 def read_entry(
@@ -115,6 +123,19 @@ def read_values(file: zipfile.ZipFile, manifest: Manifest, size: int) -> Floats:
         octets[:, position] = np.frombuffer(low, np.uint8, count, position * count)
     octets[:, 3] = np.frombuffer(high, np.uint8)
     return octets.reshape(-1).view("<f4").astype(np.float32, copy=False)
+
+
+def read_integers(file: zipfile.ZipFile, manifest: Manifest, size: int) -> NDArray[np.int8]:
+    """Read all weights of 8 bits; the size of the file bounds their number."""
+    if not manifest.integers:
+        return np.zeros(0, np.int8)
+    content = read_entry(file, INT8, size, manifest)
+    stored = file.getinfo(INT8).compress_type == zipfile.ZIP_STORED
+    if not stored or len(content) != manifest.integers:
+        raise BundleError(
+            f"{INT8!r} has {len(content)} bytes, {manifest.integers} are stated; export it again"
+        )
+    return np.frombuffer(content, np.int8)
 
 
 def read_graph(file: zipfile.ZipFile, name: str, manifest: Manifest) -> bytes:

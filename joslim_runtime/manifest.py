@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# It goes up when older versions of this package cannot read a bundle.
-FORMAT = 1
+# It goes up when older versions of this package cannot read a bundle. Format 2 has weights of 8
+# bits; others are written as format 1, which older versions read.
+FORMAT, FORMAT_INT8 = 1, 2
 CHILDREN_LIMIT = 10_000
 ROWS_LIMIT = 10**6
 AXES_LIMIT = 8
@@ -51,10 +52,14 @@ class Child:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor among the shared values: the position of its first value, and its shape."""
+    """A tensor among the shared values: the position of its first value, and its shape.
+
+    With `scale`, the values are 8-bit integers, and scale has a factor for each first index.
+    """
 
     offset: int
     shape: tuple[int, ...]
+    scale: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,8 @@ class Manifest:
     """The content of manifest.json.
 
     Attributes:
-        count: Number of all values.
+        count: Number of all float32 values.
+        integers: Number of all 8-bit values.
         files: Size and checksum of each entry of the bundle.
         input: Name of the input in the graphs.
         output: Name of the output in the graphs.
@@ -87,6 +93,7 @@ class Manifest:
     """
 
     count: int
+    integers: int
     files: dict[str, tuple[int, str]]
     input: str
     output: str
@@ -165,12 +172,13 @@ def read_manifest(content: bytes) -> Manifest:
     except (ValueError, RecursionError) as error:
         raise BundleError(f"manifest.json: broken JSON: {error}") from error
     version = record["format"].whole()
-    if version != FORMAT:
+    if version not in (FORMAT, FORMAT_INT8):
         raise BundleError(
-            f"it has format {version}, this joslim_runtime reads {FORMAT}; "
+            f"it has format {version}, this joslim_runtime reads {FORMAT} and {FORMAT_INT8}; "
             "type pip install -U joslim-runtime, or export it again"
         )
     count = record["values"].whole(VALUES_LIMIT)
+    integers = record["integers"].whole(VALUES_LIMIT) if version == FORMAT_INT8 else 0
     shape = tuple(size.whole(10**5) for size in record["shape"].rows(3))
     if len(shape) != 3 or not 0 < math.prod(shape) <= SIZE_LIMIT:
         raise record["shape"].wrong("channels, height and width")
@@ -183,7 +191,9 @@ def read_manifest(content: bytes) -> Manifest:
     crop = record["crop"].number()
     if not 0 < crop <= 1:
         raise record["crop"].wrong("a number above 0 and up to 1")
-    tensors = [read_tensor(row, count) for row in record["tensors"].rows()]
+    tensors: list[Tensor] = []
+    for row in record["tensors"].rows():
+        tensors.append(read_tensor(row, count, integers, tensors))
     dims = tuple((d["name"].text(), d["full"].whole()) for d in record["dims"].rows())
     rows = record["children"].rows(CHILDREN_LIMIT)
     if not rows:
@@ -201,6 +211,7 @@ def read_manifest(content: bytes) -> Manifest:
     }
     return Manifest(
         count,
+        integers,
         files,
         record["input"].text(),
         record["output"].text(),
@@ -215,12 +226,19 @@ def read_manifest(content: bytes) -> Manifest:
     )
 
 
-def read_tensor(row: Field, count: int) -> Tensor:
+def read_tensor(row: Field, count: int, integers: int, known: list[Tensor]) -> Tensor:
+    """Read a tensor; one of 8 bits has its scales in a tensor before it."""
+    scale = row.get("scale")
+    count = count if scale is None else integers
     offset = row["offset"].whole(count)
     shape = tuple(size.whole() for size in row["shape"].rows(AXES_LIMIT))
     if offset + math.prod(shape) > count:
         raise row.wrong(f"a tensor within {count} values")
-    return Tensor(offset, shape)
+    if scale is None:
+        return Tensor(offset, shape)
+    if not known or known[scale.whole(len(known) - 1)].shape != shape[:1]:
+        raise scale.wrong("a tensor before it with a factor for each first index")
+    return Tensor(offset, shape, known[scale.whole(len(known) - 1)])
 
 
 def read_child(row: Field, dims: int) -> Child:

@@ -40,7 +40,11 @@ def export(
     device_file: DeviceFile = None,
     by: By = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Export every child of the front into a new folder.")
+        bool,
+        typer.Option(
+            "--all",
+            help="Export every child of the front: into a new folder, or as methods of NAME.pte.",
+        ),
     ] = False,
     kind: Annotated[
         str | None,
@@ -54,7 +58,8 @@ def export(
         bool, typer.Option("--bundle", help="Export the whole front as one file, NAME.joslim.")
     ] = False,
     int8: Annotated[
-        bool, typer.Option("--int8", help="Quantize to 8-bit integers (ONNX), and compare.")
+        bool,
+        typer.Option("--int8", help="Quantize to 8-bit integers (ONNX or bundle), and compare."),
     ] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an existing export.")
@@ -70,6 +75,7 @@ def export(
     in joslim pick. Budgets that are given several times select several children, which are written
     into a new folder.
     """
+    from joslim.deploy.exporting import worst_of
     from joslim.runs.fronts import opened
 
     sets = sets_of(**texts)
@@ -79,14 +85,12 @@ def export(
     if len(given) > 1:
         raise UserError(f"export: {' and '.join(given)} exclude each other; type only one")
     check_format(kind, int8, device_file, several, whole)
-    if bundle and int8:
-        raise UserError("int8: it is for children; leave out --bundle")
     if data is not None and not int8:
         raise UserError("data: it is for the images of --int8; leave it out, or type --int8")
     if whole:
         facts = whole_network(run, out, overwrite)
     elif bundle:
-        facts = [bundle_of(run, out, device_file, model, overwrite)]
+        facts = [bundle_of(run, out, device_file, model, overwrite, int8, data)]
     else:
         source = opened(run, model)
         # The front is read now: a run that has none yet says so before anything is written.
@@ -96,12 +100,16 @@ def export(
         else:
             full = source.net.space.full  # it may not be on the front
             points = [source.front.pick(by=by, **budgets) if budgets else full for budgets in sets]
-        checks = write(source, points, out, several, kind or "onnx", int8, overwrite, data)
-        costs = [*sets[0], *([COSTS["latency"].key] if device_file else [])]
-        facts = [
-            facts_of(source, point, Path(file), check, costs)
-            for point, (file, check) in zip(points, checks.items())
-        ]
+        checks = write(source, points, out, several, kind, int8, overwrite, data)
+        if several and Path(out).is_file():  # the children are methods of one file
+            worst = asdict(worst_of(checks.values()))
+            facts = [{"file": out, "bytes": size_of(Path(out)), "bundled": len(points), **worst}]
+        else:
+            costs = [*sets[0], *([COSTS["latency"].key] if device_file else [])]
+            facts = [
+                facts_of(source, point, Path(file), check, costs)
+                for point, (file, check) in zip(points, checks.items())
+            ]
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
     else:
@@ -125,11 +133,11 @@ def write(
     points: list[Any],
     out: str,
     several: bool,
-    kind: str,
+    kind: str | None,
     int8: bool,
     overwrite: bool,
     data: str | None = None,
-) -> dict[str, Check | Quantized]:
+) -> dict[str, Any]:
     """Write children; the results of their checks by file."""
     from joslim import deploy
 
@@ -157,7 +165,13 @@ def whole_network(path: Path, out: str, overwrite: bool) -> list[dict[str, Any]]
 
 
 def bundle_of(
-    path: Path, out: str, device_file: Path | None, model: str | None, overwrite: bool
+    path: Path,
+    out: str,
+    device_file: Path | None,
+    model: str | None,
+    overwrite: bool,
+    int8: bool,
+    data: str | None,
 ) -> dict[str, Any]:
     from joslim.cli.latency import bar
     from joslim.deploy import export_bundle
@@ -166,8 +180,9 @@ def bundle_of(
     run = opened(path, model)
     run.front = run.timed(device_file) if device_file else run.front
     with bar("writing children") as progress:
-        made = export_bundle(run, out, overwrite=overwrite, progress=progress)
-    return {"file": out, "bytes": made.bytes, "bundled": made.children, **asdict(made.check)}
+        made = export_bundle(run, out, overwrite, progress, int8, data)
+    facts = {"file": out, "bytes": made.bytes, "bundled": made.children, **asdict(made.check)}
+    return facts | ({"int8_errors": made.errors} if int8 else {})
 
 
 def facts_of(
@@ -205,6 +220,13 @@ def show(facts: list[dict[str, Any]]) -> None:
         check = Check(*(row.pop(name) for name in ("difference", "agreeing", "samples")))
         if "bundled" in row:
             typer.echo(f"{line}, {row['bundled']} children; the worst of them: {check}")
+            if errors := row.get("int8_errors"):
+                more = [after - before for before, after in errors]
+                typer.echo(
+                    "8-bit weights: test errors of the children change by "
+                    f"{sum(more) / len(more):+.2f} % on average, {min(more):+.2f} to "
+                    f"{max(more):+.2f} %"
+                )
             continue
         quantized = row.pop("int8", None)
         costs = "".join(f", {title(name)} {format_size(name, cost)}" for name, cost in row.items())

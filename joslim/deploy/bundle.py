@@ -8,16 +8,19 @@ from __future__ import annotations
 import hashlib
 import json
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import ZIP_DEFLATED, ZIP_STORED
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import tensor
+from torch import from_numpy, tensor
 
 import joslim_runtime
+from joslim.data import Data
 from joslim.data.folder import CENTRE
 from joslim.deploy.destination import destination
 from joslim.deploy.exporting import (
@@ -27,16 +30,20 @@ from joslim.deploy.exporting import (
     compared,
     cut_child,
     metadata,
+    outputs_in_place,
     widths_of,
+    worst_of,
 )
+from joslim.deploy.int8 import data_of, error_of
 from joslim.deploy.template import Slot, Template, make_template
 from joslim.errors import RunFailed, UserError
 from joslim.formats import FORMATS, INPUT
 from joslim.front import MEASURES
 from joslim.runs.run import Run
+from joslim.slimmable import SlimmableNet
 from joslim.space import BLOCKS, PIXELS, Widths
-from joslim_runtime.bundle import HIGH, LOW, MANIFEST
-from joslim_runtime.manifest import FORMAT
+from joslim_runtime.bundle import HIGH, INT8, LOW, MANIFEST
+from joslim_runtime.manifest import FORMAT, FORMAT_INT8
 from joslim_runtime.network import open_session
 
 SUFFIX = ".joslim"
@@ -44,17 +51,24 @@ SUFFIX = ".joslim"
 OF_CHILDREN = ("format", "channels", "costs", "low", "divisor", *MEASURES)
 
 Array = NDArray[Any]
+# Weights as integers, and a scale for each first index, by the names of parameters.
+Integers = dict[str, tuple[NDArray[np.int8], Array]]
 # Called with the number of children that are ready, and that of all.
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class BundleCheck:
-    """A bundle that was read back: its size, and the worst check of a child."""
+    """A bundle that was read back: its size, and the worst check of a child.
+
+    `errors` of a bundle with 8-bit weights are (floats, 8 bits) for each child, in percent of the
+    run's test images, if these could be loaded.
+    """
 
     children: int
     bytes: int
     check: Check
+    errors: tuple[tuple[float, float], ...] | None = None
 
     def __str__(self) -> str:
         return f"{self.children} children; worst child: {self.check}"
@@ -65,6 +79,8 @@ def export_bundle(
     path: str | Path,
     overwrite: bool = False,
     progress: Progress | None = None,
+    int8: bool = False,
+    data: str | None = None,
 ) -> BundleCheck:
     """Write all children of the front into one file, which `joslim_runtime` runs without torch.
 
@@ -76,6 +92,9 @@ def export_bundle(
         path: The file, NAME.joslim.
         overwrite: Replace an existing file.
         progress: Called with the number of children that are ready, and that of all.
+        int8: Store the shared weights as 8-bit integers with a scale for each output channel. The
+            children compute in floats, and are compared with the network that has these weights.
+        data: Where the data of the run are now, for the test errors of 8-bit weights.
 
     Raises:
         UserError: The path has another suffix or exists, or a package is missing.
@@ -91,22 +110,65 @@ def export_bundle(
             "RUN --all -o FOLDER, a file for each child"
         )
     FORMATS["onnx"].check_installed()
-    with destination(path, folder=False, overwrite=overwrite) as new:
-        builder = Builder(run)
+    images = data_of(run, data) if int8 else None
+    with ExitStack() as stack:
+        new = stack.enter_context(destination(path, folder=False, overwrite=overwrite))
+        integers = stack.enter_context(quantized_weights(run.net)) if int8 else {}
+        builder = Builder(run, integers)
         points = list(run.front)
+        errors = []
         for number, point in enumerate(points, start=1):
-            builder.add(f"child-{number:02}", point)
+            measures = {measure: getattr(point, measure) for measure in MEASURES}
+            if int8:  # the errors on the front are those of the floats
+                after = None if images is None else error_in_place(run.net, point.widths, images)
+                measures |= {"val_error": None, "test_error": after}
+                if after is not None and point.test_error is not None:
+                    errors.append((point.test_error, after))
+            builder.add(f"child-{number:02}", point, measures)
             if progress is not None:
                 progress(number, len(points))
         builder.write(new)
-        return BundleCheck(len(points), new.stat().st_size, check_bundle(new, builder))
+        check = check_bundle(new, builder)
+        return BundleCheck(len(points), new.stat().st_size, check, tuple(errors) or None)
+
+
+@contextmanager
+def quantized_weights(net: SlimmableNet) -> Iterator[Integers]:
+    """Give the network weights of 8 bits; yield their integers and scales by name.
+
+    Each output channel of a layer has one scale, which all children share: the largest weight of
+    the full network becomes 127. Rounding looks at one weight and its scale alone, so a slice of
+    the rounded weights is the rounded slice, exactly.
+    """
+    floats = {name: p for name, p in net.named_parameters() if p.ndim > 1}
+    before = {name: p.data for name, p in floats.items()}
+    integers: Integers = {}
+    try:
+        for name, parameter in floats.items():
+            values = parameter.detach().cpu().numpy()
+            largest = np.abs(values).reshape(len(values), -1).max(axis=1)
+            scales = (np.where(largest > 0, largest, 1) / 127).astype(np.float32)
+            by_channel = scales.reshape(-1, *[1] * (values.ndim - 1))
+            integers[name] = np.rint(values / by_channel).clip(-127, 127).astype(np.int8), scales
+            rounded = from_numpy(integers[name][0].astype(np.float32) * by_channel)
+            parameter.data = rounded.to(parameter.device)
+        yield integers
+    finally:
+        for name, parameter in floats.items():
+            parameter.data = before[name]
+
+
+def error_in_place(net: SlimmableNet, widths: Widths, data: Data) -> float:
+    """Test error in percent of the slimmable network at these widths."""
+    return error_of(lambda x: outputs_in_place(net, widths, (x,))[0], data)
 
 
 class Builder:
     """Collects the weights, the graphs and the rows of the children."""
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
+    def __init__(self, run: Run, integers: Integers | None = None) -> None:
+        self.run, self.quantized = run, integers or {}
+        self.integers: list[NDArray[np.int8]] = []
         self.full = {name: t.detach().cpu() for name, t in run.net.state_dict().items()}
         self.values: list[Array] = []
         self.tensors: list[dict[str, Any]] = []
@@ -118,8 +180,8 @@ class Builder:
         self._full_numbers: dict[str, int] = {}
         self._templates: dict[Widths, Template | None] = {}
 
-    def add(self, name: str, point: Any) -> None:
-        """Add a child: its row in the manifest, its graph, and its own values."""
+    def add(self, name: str, point: Any, measures: dict[str, float | None]) -> None:
+        """Add a child with its loss and errors: its row, its graph, and its own values."""
         run = self.run
         widths = widths_of(run, point)
         child = cut_child(run.net, widths, metadata(run, widths))
@@ -132,7 +194,7 @@ class Builder:
             {
                 "name": name,
                 "costs": point.costs,
-                **{measure: getattr(point, measure) for measure in MEASURES},
+                **measures,
                 "channels": [widths.channels[dim.name] for dim in run.net.space.dims],
                 "graph": self.graphs.setdefault(
                     template.graph(state), f"graphs/{len(self.graphs) + 1}.onnx"
@@ -177,7 +239,7 @@ class Builder:
         if (kept := self._kept(slot.tensor, state[slot.tensor], widths)) is None:
             return row | {"of": self._own(weight_of(slot, state))}
         if slot.tensor not in self._full_numbers:
-            self._full_numbers[slot.tensor] = self._own(self.full[slot.tensor].numpy())
+            self._full_numbers[slot.tensor] = self._shared_tensor(slot.tensor)
         row["of"] = self._full_numbers[slot.tensor]
         if kept != list(self.full[slot.tensor].shape):
             row["keep"] = kept
@@ -204,6 +266,17 @@ class Builder:
             for kept in ranges
         ]
 
+    def _shared_tensor(self, name: str) -> int:
+        """Add a tensor of the full network, in 8 bits if it has them; its number."""
+        if name not in self.quantized:
+            return self._own(self.full[name].numpy())
+        values, scales = self.quantized[name]
+        offset = sum(len(known) for known in self.integers)
+        row = {"offset": offset, "shape": list(values.shape), "scale": self._own(scales)}
+        self.integers.append(values.reshape(-1))
+        self.tensors.append(row)
+        return len(self.tensors) - 1
+
     def _own(self, value: Array) -> int:
         """Add a tensor, unless an equal one is there; its number."""
         content = np.asarray(value, np.float32, order="C")
@@ -220,15 +293,20 @@ class Builder:
         values = np.concatenate(self.values) if self.values else np.zeros(0, np.float32)
         octets = values.astype("<f4").view(np.uint8).reshape(-1, 4)
         entries = {LOW: octets[:, :3].T.tobytes(), HIGH: octets[:, 3].tobytes()}
+        eight_bits = {}
+        if self.integers:
+            entries[INT8] = np.concatenate(self.integers).tobytes()
+            eight_bits = {"integers": len(entries[INT8])}
         entries |= {name: graph for graph, name in self.graphs.items()}
         files = {
             name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
             for name, content in entries.items()
         }
         manifest = {
-            "format": FORMAT,
+            "format": FORMAT_INT8 if self.integers else FORMAT,
             **self._facts(),
             "values": len(values),
+            **eight_bits,
             "files": files,
             "tensors": self.tensors,
             "children": self.children,
@@ -237,7 +315,7 @@ class Builder:
         with zipfile.ZipFile(file, "w") as bundle:
             for name, content in {MANIFEST: text.encode(), **entries}.items():
                 info = zipfile.ZipInfo(name)
-                info.compress_type = zipfile.ZIP_STORED if name == LOW else zipfile.ZIP_DEFLATED
+                info.compress_type = ZIP_STORED if name in (LOW, INT8) else ZIP_DEFLATED
                 bundle.writestr(info, content)
 
     def _facts(self) -> dict[str, Any]:
@@ -288,8 +366,4 @@ def check_bundle(file: Path, builder: Builder) -> Check:
             checks.append(compared([lambda x: tensor(net(x.numpy()))], cases))
         except joslim_runtime.BundleError as error:
             raise RunFailed(f"export: {error}; nothing is kept") from error
-    return Check(
-        max(check.difference for check in checks),
-        min(check.agreeing or 0 for check in checks),
-        checks[0].samples,
-    )
+    return worst_of(checks)

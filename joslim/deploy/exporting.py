@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -80,14 +80,17 @@ Case = tuple[tuple[Tensor, ...], list[Tensor]]
 class Check:
     """The largest difference of an output, and on how many samples the most likely class agrees.
 
-    `agreeing` is None if the outputs are not known to be class scores.
+    `agreeing` is None if the outputs are not known to be class scores. `difference` is None if the
+    file was not run, because no program on this machine can.
     """
 
-    difference: float
+    difference: float | None
     agreeing: int | None
     samples: int
 
     def __str__(self) -> str:
+        if self.difference is None:
+            return "only converted: nothing here runs this format, so it was not compared"
         difference = f"largest difference {self.difference:.1e}"
         if self.agreeing is None:
             return f"{difference} on {self.samples} samples"
@@ -110,15 +113,15 @@ def export(
     Args:
         run: A run, its folder, or a slimmable network, such as one from your own training loop.
         point: A point of the front, or a child such as `net.space.full`.
-        path: The file. Its suffix decides the format: .onnx, .pt2, .pte, .openvino, or
-            none for a folder that `joslim.load_child` opens.
+        path: The file. Its suffix decides the format: .onnx, .pt2, .pte, .tflite, .openvino,
+            .coreml, or none for a folder that `joslim.load_child` opens.
         overwrite: Replace what is at the path already.
         samples: A batch of inputs for the check, or a tuple of them if the network takes several.
             By default those that the run has kept; for a network, random numbers.
 
     Returns:
         The largest difference of an output, and for class scores of a run of `joslim.train` on how
-        many samples the most likely class agrees.
+        many samples the most likely class agrees. CoreML files are not run, the difference is None.
 
     Raises:
         UserError: The point is of another run or network, the path exists, or a package for the
@@ -146,17 +149,66 @@ def export_children(
     run: Run,
     points: Iterable[Any],
     path: str | Path,
-    kind: str = "onnx",
+    kind: str | None = None,
     overwrite: bool = False,
 ) -> dict[str, Check]:
-    """Write several children into one new folder, as child-01.onnx and so on: all or none."""
-    if kind not in FORMATS:
-        raise unknown("format", kind, FORMATS)
-    chosen = FORMATS[kind]
-    chosen.check_installed()
+    """Write several children into one new folder, as child-01.onnx and so on: all or none.
 
+    If the path is a file whose format has methods, NAME.pte, the children become its methods
+    child-01 and so on.
+
+    Args:
+        run: A run.
+        points: Points of its front, or children such as `net.space.full`.
+        path: The folder, or NAME.pte.
+        kind: Name of a format. By default onnx, or that of the file.
+        overwrite: Replace what is at the path already.
+
+    Returns:
+        The check of each child, by the name of its file or its method.
+    """
+    if kind is not None and kind not in FORMATS:
+        raise unknown("format", kind, FORMATS)
+    suffix = Path(path).suffix
+    named = next((f for f in FORMATS.values() if f.write_several and f.suffix == suffix), None)
+    if named is not None and kind in (None, named.name):
+        named.check_installed()
+        with destination(path, folder=False, overwrite=overwrite) as new:
+            return write_in_one_file(run, points, new, named)
+    chosen = FORMATS[kind or "onnx"]
+    chosen.check_installed()
     return write_several(
         points, path, chosen.suffix, lambda p, file: write_child(run, p, file, chosen), overwrite
+    )
+
+
+def write_in_one_file(
+    run: Run, points: Iterable[Any], file: Path, chosen: Format
+) -> dict[str, Check]:
+    """Write children as methods of one file, and compare each with the network."""
+    assert chosen.write_several is not None
+    assert chosen.run is not None
+    children, cases = [], []
+    for number, point in enumerate(points, start=1):
+        widths = widths_of(run, point)
+        child = cut_child(run.net, widths, metadata(run, widths))
+        children.append(replace(child, name=f"child-{number:02}"))
+        cases.append(cases_of(run.net, widths, run.samples))
+    chosen.write_several(children, file)
+    return {
+        child.name: compared(chosen.run(child, file), own, "classes" in child.facts)
+        for child, own in zip(children, cases)
+    }
+
+
+def worst_of(checks: Iterable[Check]) -> Check:
+    """The largest difference and the least agreement of files that were all run."""
+    checks = list(checks)
+    agreeing = [check.agreeing for check in checks if check.agreeing is not None]
+    return Check(
+        max(check.difference for check in checks if check.difference is not None),
+        min(agreeing) if agreeing else None,
+        checks[0].samples,
     )
 
 
@@ -235,6 +287,8 @@ def write_child(
     child = cut_child(net, widths, facts)
     cases = cases_of(net, widths, inputs)
     chosen.write(child, file)
+    if chosen.run is None:
+        return Check(None, None, 0)
     return compared(chosen.run(child, file), cases, "classes" in facts)
 
 

@@ -158,7 +158,6 @@ def test_bad_input_on_the_command_line(
     out = str(tmp_path / "net.joslim")
     line = refused("export", run, "--bundle", "--macs", "1M", "-o", out)
     assert "a budget and --bundle exclude each other" in line
-    assert "leave out --bundle" in refused("export", run, "--bundle", "--int8", "-o", out)
     assert "type NAME.joslim" in refused("export", run, "--bundle", "-o", str(tmp_path / "net"))
     assert "not a run folder?" in refused("export", str(tmp_path), "--bundle", "-o", out)
 
@@ -178,3 +177,47 @@ def test_children_of_several_depths_share_their_weights(
     with zipfile.ZipFile(tmp_path / "net.joslim") as bundle:
         graphs = [name for name in bundle.namelist() if name.startswith("graphs/")]
     assert len(graphs) == len(depths)
+
+
+# 8 bits
+
+
+def test_weights_of_8_bits(finished: Run, tmp_path: Path, joslim: Program) -> None:
+    """Each child has the rounded weights of the full network, cut, to the last bit."""
+    run, out = package.load(finished.path), tmp_path / "net.joslim"
+    before = {name: tensor.clone() for name, tensor in run.net.state_dict().items()}
+    with bundling.quantized_weights(run.net) as integers:
+        rounded = {name: tensor.clone() for name, tensor in run.net.state_dict().items()}
+        children = [run.net.child(point) for point in run.front]
+        (images,) = run.samples
+        with torch.no_grad():
+            expected = [child(images).numpy() for child in children]
+    for name, tensor in run.net.state_dict().items():
+        assert torch.equal(tensor, before[name]), "the network is as it was"
+        if name in integers:
+            scales = tensor.flatten(1).abs().amax(1) / 127
+            apart = (rounded[name] - tensor).flatten(1).abs().amax(1)
+            assert (apart <= 0.5001 * scales).all()
+        else:
+            assert torch.equal(tensor, rounded[name])
+    result = joslim("export", str(finished.path), "--bundle", "--int8", "-o", str(out))
+    assert result.returncode == 0, result.stderr
+    assert "8-bit weights: test errors of the children change by " in result.stdout
+    bundle = joslim_runtime.open(out)
+    for child, scores in zip(bundle.front, expected):
+        np.testing.assert_allclose(bundle(images.numpy(), child), scores, rtol=1e-4, atol=1e-4)
+        assert child.val_error is None
+        assert child.test_error is not None
+    kept = bundle._bundle
+    for child, module in zip(bundle.front, children):
+        (linear,) = [value for _, value in kept.parts(child)[1] if value.ndim == 2]
+        assert np.array_equal(linear, module.state_dict()["fc.weight"].numpy())
+    with zipfile.ZipFile(out) as file:
+        assert file.getinfo("weights.int8").file_size == sum(q.size for q, _ in integers.values())
+
+
+def test_errors_of_8_bits_without_the_images(tiny_run: Run, tmp_path: Path) -> None:
+    made = export_bundle(tiny_run, tmp_path / "net.joslim", int8=True)
+    assert made.errors is None
+    assert made.check.difference < 1e-5
+    assert joslim_runtime.open(tmp_path / "net.joslim").front[0].test_error is None

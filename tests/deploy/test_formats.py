@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from joslim.deploy.exporting import Check, export
+from joslim.deploy.exporting import Check, export, export_children
 from joslim.errors import RunFailed
-from joslim.formats import FORMATS, Child, run_folder, write_folder, write_pt2
+from joslim.formats import Child, run_folder, write_folder, write_pt2
 from joslim.runs.run import Run
 
 HOUSE = Path(__file__).parents[2]
@@ -75,7 +76,7 @@ def test_others_run_a_child_of_each_family(
 
 def test_every_file_was_checked(families: Families) -> None:
     for _, checks in families.values():
-        assert [check.agreeing for check in checks] == [5] * (len(FORMATS) - 2)
+        assert [check.agreeing for check in checks] == [5] * 3  # onnx, pt2 and folder
 
 
 def test_executorch(tiny_run: Run, tmp_path: Path) -> None:
@@ -88,6 +89,74 @@ def test_executorch(tiny_run: Run, tmp_path: Path) -> None:
     (facts,) = program.load_method("facts").execute([])
     assert json.loads(facts)["classes"] == ["ant", "bee", "cat", "dog"]
     assert str(tmp_path).encode() not in (tmp_path / "child.pte").read_bytes()
+
+
+def test_several_children_as_methods_of_one_program(
+    finished: Run, tmp_path: Path, joslim: Callable[..., Any], refused: Callable[..., str]
+) -> None:
+    pytest.importorskip("executorch.exir")
+    from executorch.runtime import Runtime
+
+    out = tmp_path / "net.pte"
+    points = [finished.front[0], finished.front[-1]]
+    budgets = [text for p in points for text in ("--macs", str(p.costs["macs"]))]
+    result = joslim("export", str(finished.path), *budgets, "-o", str(out))
+    assert result.returncode == 0, result.stderr
+    assert ", 2 children; the worst of them: largest difference " in result.stdout
+    program = Runtime.get().load_program(out)
+    assert program.method_names == {"child-01", "child-02", "facts"}
+    (text,) = program.load_method("facts").execute([])
+    facts = json.loads(text)
+    assert [child["costs"] for child in facts["children"].values()] == [p.costs for p in points]
+    assert "classes" not in facts["children"]["child-01"]
+    assert len(facts["classes"]) == 10
+    x = torch.randn(1, 3, 8, 8)
+    for name, point in zip(facts["children"], points):
+        (scores,) = program.load_method(name).execute([x])
+        with torch.no_grad(), finished.net.at(point.widths):
+            torch.testing.assert_close(scores, finished.net(x), rtol=1e-4, atol=1e-4)
+    again = ("export", str(finished.path), *budgets, "-o", str(out))
+    assert "exists; type another, or --overwrite" in refused(*again)
+    assert "type -o NAME --format pte" in refused(*again, "--overwrite", "--format", "pt2")
+
+
+@pytest.mark.usefixtures("broken")
+def test_a_wrong_method_leaves_nothing(tiny_run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("executorch.exir")
+    with pytest.raises(RunFailed, match="differs from the network"):
+        export_children(tiny_run, tiny_run.front, tmp_path / "net.pte")
+    assert not list(tmp_path.iterdir())
+
+
+def test_litert(tiny_run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("litert_torch")
+    check = export(tiny_run, tiny_run.front[0], tmp_path / "child.tflite")
+    assert check.difference < 1e-5
+    assert check.agreeing == check.samples == 8
+    assert capfd.readouterr().out == ""
+    with zipfile.ZipFile(tmp_path / "child.tflite") as parts:
+        assert json.loads(parts.read("config.json"))["classes"] == ["ant", "bee", "cat", "dog"]
+    assert str(HOUSE).encode() not in (tmp_path / "child.tflite").read_bytes()
+
+
+def test_coreml_is_only_converted(
+    tiny_run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    coremltools = pytest.importorskip("coremltools")
+    capfd.readouterr()
+    check = export(tiny_run, tiny_run.front[0], tmp_path / "child.coreml")
+    assert str(check) == "only converted: nothing here runs this format, so it was not compared"
+    assert capfd.readouterr().out == ""
+    names = {str(f.relative_to(tmp_path)) for f in tmp_path.rglob("*")}
+    assert {"child.coreml/config.json", "child.coreml/model.mlpackage/Manifest.json"} <= names
+    package = str(tmp_path / "child.coreml" / "model.mlpackage")
+    said = coremltools.models.MLModel(package, skip_model_load=True).get_spec().description
+    assert [(port.name, *port.type.multiArrayType.shape) for port in said.input] == [
+        ("images", 1, 3, 4, 4)
+    ]
+    assert [port.name for port in said.output] == ["scores"]
+    for file in (tmp_path / "child.coreml").rglob("*.*"):
+        assert file.is_dir() or str(HOUSE).encode() not in file.read_bytes()
 
 
 def test_openvino(tiny_run: Run, tmp_path: Path) -> None:

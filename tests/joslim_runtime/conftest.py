@@ -22,7 +22,7 @@ def make_bundle(tmp_path: Path) -> MakeBundle:
     def make(
         change: Callable[[dict[str, Any]], object] | None = None,
         entries: dict[str, bytes | None] | None = None,
-        stored: str = "weights.low",
+        stored: tuple[str, ...] = ("weights.low", "weights.int8"),
         honest: bool = True,
     ) -> Path:
         octets = VALUES.view(np.uint8).reshape(-1, 4)
@@ -45,7 +45,7 @@ def make_bundle(tmp_path: Path) -> MakeBundle:
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
             for name, content in contents.items():
                 if content is not None:
-                    kind = zipfile.ZIP_STORED if name == stored else zipfile.ZIP_DEFLATED
+                    kind = zipfile.ZIP_STORED if name in stored else zipfile.ZIP_DEFLATED
                     file.writestr(name, content, kind)
         return path
 

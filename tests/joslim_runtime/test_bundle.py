@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -84,7 +85,7 @@ def test_fewer_weights_than_stated(make_bundle: MakeBundle) -> None:
 
 
 def test_compressed_weights_could_be_of_any_size(make_bundle: MakeBundle) -> None:
-    refused(make_bundle(stored=""))
+    refused(make_bundle(stored=()))
 
 
 def test_a_graph_that_reads_other_files(make_bundle: MakeBundle) -> None:
@@ -104,3 +105,51 @@ def test_a_graph_outside_of_the_bundle(make_bundle: MakeBundle, tmp_path: Path) 
     for name in ("../evil.onnx", str(tmp_path / "evil.onnx")):
         path = make_bundle(lambda record, name=name: record["children"][0].update(graph=name))
         assert re.search("it has no '.*evil.onnx'", refused(path))
+
+
+INTEGERS = np.array([127, -127, 64, 0, 3, -1, 127, 1], np.int8)
+
+
+def eight_bits(record: dict[str, Any]) -> None:
+    """The weight of the convolution in 8 bits; the biases of the largest child are its scales."""
+    record |= {"format": 2, "integers": len(INTEGERS)}
+    record["tensors"].append({"offset": 0, "shape": [4, 2, 1, 1], "scale": 1})
+    for child in record["children"]:
+        child["weights"][0]["of"] = 4
+
+
+def test_weights_of_8_bits(make_bundle: MakeBundle) -> None:
+    bundle = Bundle(make_bundle(eight_bits, {"weights.int8": INTEGERS.tobytes()}))
+    small, gap, full = (dict(bundle.parts(c)[1])["w0"] for c in bundle.manifest.children)
+    weight = INTEGERS.reshape(4, 2) * np.array([[1], [2], [3], [4]], np.float32)
+    assert np.array_equal(full[..., 0, 0], weight)
+    assert np.array_equal(gap[..., 0, 0], weight[[0, 3]])
+    assert np.array_equal(small[..., 0, 0], weight[:2] * np.array([[2], [-3]]))
+
+
+@pytest.mark.parametrize(
+    ("change", "content", "message"),
+    [
+        ({}, None, "it has no 'weights.int8'"),
+        ({}, b"1234567", "'weights.int8' has 7 bytes, 8 are stated"),
+        ({"integers": 7}, b"1234567", r"tensors\[4\]: .* a tensor within 7 values needed"),
+        ({"scale": 2}, b"12345678", r"scale: 2 given, a tensor before it with a factor for each"),
+        ({"scale": 4}, b"12345678", r"scale: 4 given, a whole number from 0 to 3 needed"),
+    ],
+)
+def test_8_bits_that_are_none(
+    change: dict[str, int], content: bytes | None, message: str, make_bundle: MakeBundle
+) -> None:
+    def spoil(record: dict[str, Any]) -> None:
+        eight_bits(record)
+        record["integers"] = change.get("integers", 8)
+        record["tensors"][4]["scale"] = change.get("scale", 1)
+
+    with pytest.raises(BundleError, match=message):
+        Bundle(make_bundle(spoil, {"weights.int8": content}))
+
+
+def test_compressed_8_bits_could_be_of_any_size(make_bundle: MakeBundle) -> None:
+    path = make_bundle(eight_bits, {"weights.int8": bytes(8)}, stored=("weights.low",))
+    with pytest.raises(BundleError, match=r"'weights\.int8' has 8 bytes"):
+        Bundle(path)
