@@ -2,6 +2,7 @@
 
     JOSLIM_DATA=folder python experiments/race.py weights          # the trained ResNet20, once
     JOSLIM_DATA=folder python experiments/race.py run joslim uniform-total --seeds 0,1,2
+    JOSLIM_DATA=folder python experiments/race.py run --network resnet8     # all rows, in an hour
     python experiments/race.py page                                # docs/race.md and its picture
 
 All rows start from the same weights, and train with the same loop, images, precision and one
@@ -25,7 +26,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import torch
@@ -33,7 +34,7 @@ from results import markdown as markdown_table
 from results import mean_and_spread
 from safetensors.torch import load_file, save_file
 from study import commit, twenty_classes
-from torch import Tensor, nn
+from torch import nn
 
 import joslim
 from joslim.runs.config import config_of
@@ -46,16 +47,30 @@ DOCS = HOUSE / "docs"
 TEMPLATE = Path(__file__).with_name("race_template.md")
 
 SHARES = (0.75, 0.5, 0.35, 0.25, 0.15)
-# One thread, the precision and the layout that are fastest for a ResNet20 on a CPU.
-COMMON: dict[str, Any] = {"recipe": "cifar", "amp": "bf16", "threads": 1}
-# Epochs of the network that is trained alone, and of the joint fine-tuning.
-ALONE_EPOCHS, JOINT_EPOCHS = 45.0, 8.0
+COMMON: dict[str, Any] = {"recipe": "cifar", "threads": 1}
+
+
+class Course(NamedTuple):
+    """A network, the pixels of its images, and the epochs alone and of the joint fine-tuning."""
+
+    model: str
+    pixels: int
+    alone: float
+    joint: float
+    amp: str | None
+
+
+COURSES = {
+    # For a ResNet20 on a CPU, bf16 is twice as fast.
+    "resnet20": Course("resnet20", 32, 45.0, 8.0, "bf16"),
+    # A quick one: a row takes about a minute and a half.
+    "resnet8": Course("resnet8", 16, 30.0, 5.0, None),
+}
 # The rate of all rows that fine-tune: 0.3 of the recipe's, as joslim has it by default.
 RATE, SCRATCH_RATE = 0.03, 0.1
+WEIGHTS = "trained.safetensors"
 # Steps that are timed to find out how many fit into a budget.
 TRIAL_STEPS = 6
-NETWORK = "resnet20"
-WEIGHTS = "resnet20-twenty.safetensors"
 
 # What a user writes besides the data, the training loop and the evaluation, which all rows need.
 SNIPPETS = {
@@ -108,36 +123,40 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("what", choices=["weights", "run", "page"])
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"of {', '.join(ROWS)}; or all")
+    parser.add_argument("--network", choices=COURSES, default="resnet20", help="%(default)s")
     parser.add_argument("--seeds", default="0,1,2", help="%(default)s")
     parser.add_argument("--out", type=Path, default=Path("runs/race"), help="%(default)s")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if unknown := set(options.rows) - set(ROWS):
         parser.error(f"{min(unknown)!r} is no row; choose from {', '.join(ROWS)}")
+    course, out = COURSES[options.network], options.out / options.network
     if options.what == "page":
         write_page()
     elif options.what == "weights":
-        train_alone(options.out)
+        train_alone(course, out)
     elif options.here:
-        race(options.rows[0], int(options.seeds), options.out)
+        race(course, options.rows[0], int(options.seeds), out)
     else:
         for seed in map(int, options.seeds.split(",")):
             for row in options.rows or ROWS:
-                if seed not in kept(row):  # one process each, whose memory is that of the row
+                if seed not in kept(course, row):  # one process each, with a memory of its own
                     command = [sys.executable, __file__, "run", row, "--seeds", str(seed)]
-                    subprocess.run([*command, "--out", str(options.out), "--here"], check=True)
+                    command += ["--network", options.network, "--out", str(options.out), "--here"]
+                    subprocess.run(command, check=True)
 
 
 # The network that the race starts from
 
 
-def train_alone(out: Path) -> None:
-    """Train the ResNet20 at full width, and keep its weights outside of the repository."""
+def train_alone(course: Course, out: Path) -> None:
+    """Train the network at full width, and keep its weights outside of the repository."""
     run = joslim.train(
-        NETWORK,
-        twenty_classes(32),
+        course.model,
+        twenty_classes(course.pixels),
         method="single",
-        epochs=ALONE_EPOCHS,
+        epochs=course.alone,
+        amp=course.amp,
         **COMMON,
         out=out / "alone",
         resume=True,
@@ -147,16 +166,12 @@ def train_alone(out: Path) -> None:
     print(f"{out / WEIGHTS}: test error {run.front[0].test_error:.1f} %")
 
 
-def trained_network(out: Path) -> nn.Module:
+def trained_network(course: Course, out: Path) -> nn.Module:
     if not (out / WEIGHTS).is_file():
         raise SystemExit(f"{out / WEIGHTS} is missing: type python experiments/race.py weights")
-    model = joslim.models.MODELS[NETWORK](num_classes=20)
+    model = joslim.models.MODELS[course.model](num_classes=20)
     load_weights(model, load_file(out / WEIGHTS))
     return model
-
-
-def example() -> Tensor:
-    return torch.zeros(1, 3, 32, 32)
 
 
 # The rows: from the trained network to one network for a share of the multiply-adds
@@ -174,13 +189,16 @@ def uniform_widths(net: joslim.SlimmableNet, share: float) -> joslim.Widths:
 
 
 def uniform(model: nn.Module, share: float, data: joslim.Data) -> nn.Module:
-    net = joslim.slim(model, example())
+    net = joslim.slim(model, (1, *data.shape))
     joslim.sort_channels(net)
     return net.child(uniform_widths(net, share))
 
 
 def scratch(model: nn.Module, share: float, data: joslim.Data) -> nn.Module:
-    net = joslim.slim(joslim.models.MODELS[NETWORK](num_classes=20), example())
+    for module in model.modules():
+        if isinstance(module, (nn.Conv2d, nn.BatchNorm2d, nn.Linear)):
+            module.reset_parameters()
+    net = joslim.slim(model, (1, *data.shape))
     return net.child(uniform_widths(net, share))
 
 
@@ -192,17 +210,18 @@ def torch_pruning(model: nn.Module, share: float, data: joslim.Data) -> nn.Modul
     """
     import torch_pruning as tp
 
+    example = torch.zeros(1, *data.shape)
     writers = [module for name, module in model.named_modules() if name.endswith("conv2")]
     pruner = tp.pruner.GroupNormPruner(
         model.eval(),
-        example(),
+        example,
         importance=tp.importance.GroupMagnitudeImportance(p=2),
         iterative_steps=400,
         pruning_ratio=1.0,
         ignored_layers=[model.fc, model.conv1, *writers],
     )
-    full, _ = tp.utils.count_ops_and_params(model, example())
-    while tp.utils.count_ops_and_params(model, example())[0] > share * full:
+    full, _ = tp.utils.count_ops_and_params(model, example)
+    while tp.utils.count_ops_and_params(model, example)[0] > share * full:
         pruner.step()
     return model
 
@@ -223,7 +242,7 @@ def modelopt(model: nn.Module, share: float, data: joslim.Data) -> nn.Module:
         model,
         mode="fastnas",
         constraints={"flops": f"{share:.0%}"},
-        dummy_input=example(),
+        dummy_input=torch.zeros(1, *data.shape),
         config={"data_loader": images, "score_func": accuracy, "verbose": False},
     )
     return pruned
@@ -240,33 +259,38 @@ MAKERS: dict[str, Callable[[nn.Module, float, joslim.Data], nn.Module]] = {
 # Racing
 
 
-def race(row: str, seed: int, out: Path) -> None:
+def race(course: Course, row: str, seed: int, out: Path) -> None:
     """Run a row for one seed, or go on with it, and keep its figures."""
     torch.set_num_threads(1)
-    data, folder = twenty_classes(32), out / row / f"seed{seed}"
+    data, folder = twenty_classes(course.pixels), out / row / f"seed{seed}"
     folder.mkdir(parents=True, exist_ok=True)
     if row == "joslim":
-        sizes = joint(folder, seed, data, out)
+        sizes = joint(course, folder, seed, data, out)
     else:
         name, _, budget = row.rpartition("-")
-        if seed not in (joslim_runs := kept("joslim")):
+        if seed not in (joslim_runs := kept(course, "joslim")):
             raise SystemExit(f"{row}: its budget is the time of joslim; run joslim, seed {seed}")
         seconds = joslim_runs[seed]["seconds"] / (len(SHARES) if budget == "total" else 1)
-        sizes = [one_size(name, share, seconds, folder, seed, data, out) for share in SHARES]
+        sizes = [
+            one_size(course, name, share, seconds, folder, seed, data, out) for share in SHARES
+        ]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     run = {"seed": seed, "seconds": spent(folder), "memory": peak, "sizes": sizes}
-    keep(row, run)
+    keep(course, row, run)
     print(f"{row}, seed {seed}: {', '.join(str(size['test_error']) for size in sizes)}", flush=True)
 
 
-def joint(folder: Path, seed: int, data: joslim.Data, out: Path) -> list[dict[str, Any]]:
+def joint(
+    course: Course, folder: Path, seed: int, data: joslim.Data, out: Path
+) -> list[dict[str, Any]]:
     """Make one joint fine-tuning, and take the children for the five shares from its front."""
     with counted(folder):
         run = joslim.train(
-            NETWORK,
+            course.model,
             data,
             init=out / WEIGHTS,
-            epochs=JOINT_EPOCHS,
+            epochs=course.joint,
+            amp=course.amp,
             seed=seed,
             **COMMON,
             out=folder / "run",
@@ -278,6 +302,7 @@ def joint(folder: Path, seed: int, data: joslim.Data, out: Path) -> list[dict[st
 
 
 def one_size(
+    course: Course,
     name: str,
     share: float,
     seconds: float,
@@ -290,10 +315,10 @@ def one_size(
     place, plan = folder / f"{share:g}", folder / f"{share:g}.json"
     torch.manual_seed(seed)
     before = time.process_time()
-    model = MAKERS[name](trained_network(out), share, data)
+    model = MAKERS[name](trained_network(course, out), share, data)
     left = seconds - (time.process_time() - before)
     rate = SCRATCH_RATE if name == "scratch" else RATE
-    settings = {"method": "single", "lr": rate, "seed": seed, "cost": "macs", **COMMON}
+    settings = {"method": "single", "lr": rate, "seed": seed, "amp": course.amp, **COMMON}
     if not plan.is_file():
         plan.write_text(json.dumps(max(1, int(left / seconds_of_a_step(model, data, settings)))))
     with counted(folder):
@@ -338,18 +363,18 @@ def measured(run: Any, point: Any, share: float) -> dict[str, Any]:
         "macs": point.costs["macs"],
         "val_error": point.val_error,
         "test_error": point.test_error,
-        "latency_ms": latency(file),
+        "latency_ms": latency(file, run.facts["data"]["shape"]),
     }
 
 
-def latency(file: Path, runs: int = 100) -> float:
+def latency(file: Path, shape: list[int], runs: int = 100) -> float:
     """Return the median milliseconds of onnxruntime for one image, with one thread."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-    inputs = {session.get_inputs()[0].name: example().numpy()}
+    inputs = {session.get_inputs()[0].name: torch.zeros(1, *shape).numpy()}
     times = []
     for _ in range(runs):
         before = time.perf_counter()
@@ -361,40 +386,41 @@ def latency(file: Path, runs: int = 100) -> float:
 # What is kept
 
 
-def settings_of(row: str) -> dict[str, Any]:
+def settings_of(course: Course, row: str) -> dict[str, Any]:
     rate = {"joslim": "default"}.get(row, SCRATCH_RATE if row.startswith("scratch") else RATE)
-    return {**COMMON, "alone": ALONE_EPOCHS, "joint": JOINT_EPOCHS, "rate": rate}
+    return {**COMMON, **course._asdict(), "rate": rate}
 
 
-def kept(row: str) -> dict[int, dict[str, Any]]:
+def kept(course: Course, row: str) -> dict[int, dict[str, Any]]:
     """Return what was kept of a row, by seed, if it had the same settings."""
-    file = RESULTS / f"race-{NETWORK}-{row}.json"
+    file = RESULTS / f"race-{course.model}-{row}.json"
     stored = json.loads(file.read_text()) if file.is_file() else {}
-    runs = stored["runs"] if stored.get("race") == settings_of(row) else []
+    runs = stored["runs"] if stored.get("race") == settings_of(course, row) else []
     return {run["seed"]: run for run in runs}
 
 
-def keep(row: str, run: dict[str, Any]) -> None:
-    runs = {**kept(row), run["seed"]: run}
-    head = json.dumps({"race": settings_of(row), "commit": commit()})
+def keep(course: Course, row: str, run: dict[str, Any]) -> None:
+    runs = {**kept(course, row), run["seed"]: run}
+    head = json.dumps({"race": settings_of(course, row), "commit": commit()})
     lines = ",\n".join(json.dumps(runs[seed]) for seed in sorted(runs))
     text = f'{head[:-1]}, "runs": [\n{lines}\n]}}\n'
-    (RESULTS / f"race-{NETWORK}-{row}.json").write_text(text)
+    (RESULTS / f"race-{course.model}-{row}.json").write_text(text)
 
 
 # The page
 
 
 def write_page() -> None:
-    """Write docs/race.md and its picture from what was kept."""
-    found = {row: [*runs.values()] for row in ROWS if (runs := kept(row))}
+    """Write docs/race.md and its pictures from what was kept."""
     text = TEMPLATE.read_text()
-    text = text.replace("{{table}}", table(found) if found else "No row has been run yet.")
-    text = text.replace("{{picture}}", picture(found) if found else "")
-    missing = [row for row in ROWS if row not in found]
-    text = text.replace("{{missing}}", ", ".join(f"`{row}`" for row in missing) or "none")
+    for name, course in COURSES.items():
+        found = {row: [*runs.values()] for row in ROWS if (runs := kept(course, row))}
+        missing = ", ".join(f"`{row}`" for row in ROWS if row not in found)
+        shown = f"{table(found)}\n\n{picture(name, found)}\n\n" if found else ""
+        left = f"Rows that have not been run yet: {missing}." if missing else ""
+        text = text.replace(f"{{{{{name}}}}}", f"{shown}{left}".strip())
+        print(f"{name}: {len(found)} of {len(ROWS)} rows")
     (DOCS / "race.md").write_text(text.rstrip() + "\n")
-    print(f"{len(found)} of {len(ROWS)} rows")
 
 
 def table(found: dict[str, list[dict[str, Any]]]) -> str:
@@ -422,7 +448,7 @@ def snippet(row: str) -> str:
     return SNIPPETS[row if row in SNIPPETS else row.rpartition("-")[0]]
 
 
-def picture(found: dict[str, list[dict[str, Any]]]) -> str:
+def picture(name: str, found: dict[str, list[dict[str, Any]]]) -> str:
     """Draw test error against multiply-adds, solid at equal total time, dashed at five times it."""
     mpl.use("Agg")
     from matplotlib import pyplot
@@ -439,9 +465,9 @@ def picture(found: dict[str, list[dict[str, Any]]]) -> str:
     axes.set_ylabel("test error (%)")
     axes.legend(fontsize=8)
     figure.tight_layout()
-    figure.savefig(DOCS / "race.png", dpi=120, metadata={"Software": None})
+    figure.savefig(DOCS / f"race-{name}.png", dpi=120, metadata={"Software": None})
     pyplot.close(figure)
-    return "![test error against multiply-adds of all rows](race.png)"
+    return f"![{name}: test error against multiply-adds of all rows](race-{name}.png)"
 
 
 if __name__ == "__main__":
