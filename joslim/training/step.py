@@ -54,7 +54,7 @@ def backward(
     """
     reducer = model if isinstance(model, DistributedDataParallel) else None
     losses: list[Tensor] = []
-    taught = teacher(inputs) if teacher and (full_distill or len(widths) > 1) else None
+    taught: Any = teacher(inputs) if teacher and (full_distill or len(widths) > 1) else None
     for child in widths:
         # A wrapper that is in its own `no_sync` already, to accumulate gradients, stays in it.
         reducing = reducer.no_sync() if reducer and child is not widths[-1] else nullcontext()

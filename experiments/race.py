@@ -1,0 +1,475 @@
+"""The race: from a trained network to five sizes, by joslim and by what people use instead.
+
+    JOSLIM_DATA=folder python experiments/race.py weights          # the trained ResNet20, once
+    JOSLIM_DATA=folder python experiments/race.py run joslim uniform-total --seeds 0,1,2
+    JOSLIM_DATA=folder python experiments/race.py run --network resnet8     # all rows, in an hour
+    python experiments/race.py page                                # docs/race.md and its picture
+
+All rows start from the same weights, and train with the same loop, images, precision and one
+thread. Time is the processor time of one thread. joslim comes first: one joint fine-tuning, whose
+seconds are the budget of the others, for all five sizes together (`-total`) or for each of them
+(`-each`). A row that was stopped goes on; what is finished is kept in experiments/results/. The
+competitors are packages that joslim does not need: pip install torch-pruning nvidia-modelopt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib as mpl
+import torch
+from results import markdown as markdown_table
+from results import mean_and_spread
+from safetensors.torch import load_file, save_file
+from study import commit, twenty_classes
+from torch import nn
+
+import joslim
+from joslim.runs.config import config_of
+from joslim.runs.setup import set_up
+from joslim.runs.trained_weights import load_weights
+
+HOUSE = Path(__file__).parents[1]
+RESULTS = Path(__file__).parent / "results"
+DOCS = HOUSE / "docs"
+TEMPLATE = Path(__file__).with_name("race_template.md")
+
+SHARES = (0.75, 0.5, 0.35, 0.25, 0.15)
+COMMON: dict[str, Any] = {"recipe": "cifar", "threads": 1}
+
+
+class Course(NamedTuple):
+    """A network, the pixels of its images, and the epochs alone and of the joint fine-tuning."""
+
+    model: str
+    pixels: int
+    alone: float
+    joint: float
+    amp: str | None
+
+
+COURSES = {
+    # For a ResNet20 on a CPU, bf16 is twice as fast.
+    "resnet20": Course("resnet20", 32, 45.0, 8.0, "bf16"),
+    # A quick one: a row takes about a minute and a half.
+    "resnet8": Course("resnet8", 16, 30.0, 5.0, None),
+}
+# The rate of all rows that fine-tune: 0.3 of the recipe's, as joslim has it by default.
+RATE, SCRATCH_RATE = 0.03, 0.1
+WEIGHTS = "trained.safetensors"
+# Steps that are timed to find out how many fit into a budget.
+TRIAL_STEPS = 6
+
+# What a user writes besides the data, the training loop and the evaluation, which all rows need.
+SNIPPETS = {
+    "joslim": """
+run = joslim.train("resnet20", data, init="resnet20.safetensors", epochs=8, out="run")
+children = [run.net.child(run.front.pick(macs=share * full).widths) for share in shares]
+""",
+    "uniform": """
+net = joslim.slim(model, example)
+joslim.sort_channels(net)
+for share in shares:
+    child = net.child(uniform_at(net, share))
+    fine_tune(child)
+""",
+    "scratch": """
+for share in shares:
+    child = net.child(uniform_at(net, share))
+    child.apply(reset)
+    train(child)
+""",
+    "torch-pruning": """
+for share in shares:
+    pruned = copy.deepcopy(model)
+    keep = [pruned.fc, pruned.conv1, *(block.conv2 for block in blocks(pruned))]
+    importance = tp.importance.GroupMagnitudeImportance(p=2)
+    pruner = tp.pruner.GroupNormPruner(
+        pruned, example, importance, iterative_steps=400, pruning_ratio=1.0, ignored_layers=keep
+    )
+    while tp.utils.count_ops_and_params(pruned, example)[0] > share * full:
+        pruner.step()
+    fine_tune(pruned)
+""",
+    "modelopt": """
+for share in shares:
+    pruned, _ = mtp.prune(
+        copy.deepcopy(model),
+        mode="fastnas",
+        constraints={"flops": f"{share:.0%}"},
+        dummy_input=example,
+        config={"data_loader": loader, "score_func": accuracy, "checkpoint": "search.pth"},
+    )
+    fine_tune(pruned)
+""",
+}
+BUDGETS = ("total", "each")
+ROWS = ["joslim", *(f"{name}-{budget}" for budget in BUDGETS for name in [*SNIPPETS][1:])]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("what", choices=["weights", "run", "page"])
+    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"of {', '.join(ROWS)}; or all")
+    parser.add_argument("--network", choices=COURSES, default="resnet20", help="%(default)s")
+    parser.add_argument("--seeds", default="0,1,2", help="%(default)s")
+    parser.add_argument("--out", type=Path, default=Path("runs/race"), help="%(default)s")
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if unknown := set(options.rows) - set(ROWS):
+        parser.error(f"{min(unknown)!r} is no row; choose from {', '.join(ROWS)}")
+    course, out = COURSES[options.network], options.out / options.network
+    if options.what == "page":
+        write_page()
+    elif options.what == "weights":
+        train_alone(course, out)
+    elif options.here:
+        race(course, options.rows[0], int(options.seeds), out)
+    else:
+        for seed in map(int, options.seeds.split(",")):
+            for row in options.rows or ROWS:
+                if seed not in kept(course, row):  # one process each, with a memory of its own
+                    command = [sys.executable, __file__, "run", row, "--seeds", str(seed)]
+                    command += ["--network", options.network, "--out", str(options.out), "--here"]
+                    subprocess.run(command, check=True)
+
+
+# The network that the race starts from
+
+
+def train_alone(course: Course, out: Path) -> None:
+    """Train the network at full width, and keep its weights outside of the repository."""
+    run = joslim.train(
+        course.model,
+        twenty_classes(course.pixels),
+        method="single",
+        epochs=course.alone,
+        amp=course.amp,
+        **COMMON,
+        out=out / "alone",
+        resume=True,
+    )
+    weights = {name: value.contiguous() for name, value in run.net.state_dict().items()}
+    save_file(weights, out / WEIGHTS)
+    print(f"{out / WEIGHTS}: test error {run.front[0].test_error:.1f} %")
+
+
+def trained_network(course: Course, out: Path) -> nn.Module:
+    if not (out / WEIGHTS).is_file():
+        raise SystemExit(f"{out / WEIGHTS} is missing: type python experiments/race.py weights")
+    model = joslim.models.MODELS[course.model](num_classes=20)
+    load_weights(model, load_file(out / WEIGHTS))
+    return model
+
+
+# The rows: from the trained network to one network for a share of the multiply-adds
+
+
+def uniform_widths(net: joslim.SlimmableNet, share: float) -> joslim.Widths:
+    """Return the largest child with one multiplier for all layers that fits."""
+    macs = joslim.cost("macs", net)
+    full, low, high = macs(net.space.full), 0.0, 1.0
+    for _ in range(20):
+        middle = (low + high) / 2
+        fits = macs(net.space.uniform(middle)) <= share * full
+        low, high = (middle, high) if fits else (low, middle)
+    return net.space.uniform(low)
+
+
+def uniform(model: nn.Module, share: float, data: joslim.Data) -> nn.Module:
+    net = joslim.slim(model, (1, *data.shape))
+    joslim.sort_channels(net)
+    return net.child(uniform_widths(net, share))
+
+
+def scratch(model: nn.Module, share: float, data: joslim.Data) -> nn.Module:
+    for module in model.modules():
+        if isinstance(module, (nn.Conv2d, nn.BatchNorm2d, nn.Linear)):
+            module.reset_parameters()
+    net = joslim.slim(model, (1, *data.shape))
+    return net.child(uniform_widths(net, share))
+
+
+def torch_pruning(model: nn.Module, share: float, data: joslim.Data) -> nn.Module:
+    """The recipe of its reproduce/: group norm, 400 small steps until the speed is reached.
+
+    Its graph does not follow shortcuts that are padded with zeros: the pruned network fails. So the
+    layers that write to shortcuts keep their widths.
+    """
+    import torch_pruning as tp
+
+    example = torch.zeros(1, *data.shape)
+    writers = [module for name, module in model.named_modules() if name.endswith("conv2")]
+    pruner = tp.pruner.GroupNormPruner(
+        model.eval(),
+        example,
+        importance=tp.importance.GroupMagnitudeImportance(p=2),
+        iterative_steps=400,
+        pruning_ratio=1.0,
+        ignored_layers=[model.fc, model.conv1, *writers],
+    )
+    full, _ = tp.utils.count_ops_and_params(model, example)
+    while tp.utils.count_ops_and_params(model, example)[0] > share * full:
+        pruner.step()
+    return model
+
+
+def modelopt(model: nn.Module, share: float, data: joslim.Data) -> nn.Module:
+    """FastNAS, scored by the error on validation images."""
+    import modelopt.torch.prune as mtp
+
+    images = [(x, y) for x, y in data.sweep("val", 500)]
+
+    def accuracy(net: nn.Module) -> float:
+        net.eval()
+        with torch.no_grad():
+            right = [(net(x).argmax(1) == y).double().mean() for x, y in images]
+        return float(torch.stack(right).mean())
+
+    pruned, _ = mtp.prune(
+        model,
+        mode="fastnas",
+        constraints={"flops": f"{share:.0%}"},
+        dummy_input=torch.zeros(1, *data.shape),
+        config={"data_loader": images, "score_func": accuracy, "verbose": False},
+    )
+    return pruned
+
+
+MAKERS: dict[str, Callable[[nn.Module, float, joslim.Data], nn.Module]] = {
+    "uniform": uniform,
+    "scratch": scratch,
+    "torch-pruning": torch_pruning,
+    "modelopt": modelopt,
+}
+
+
+# Racing
+
+
+def race(course: Course, row: str, seed: int, out: Path) -> None:
+    """Run a row for one seed, or go on with it, and keep its figures."""
+    torch.set_num_threads(1)
+    data, folder = twenty_classes(course.pixels), out / row / f"seed{seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    if row == "joslim":
+        sizes = joint(course, folder, seed, data, out)
+    else:
+        name, _, budget = row.rpartition("-")
+        if seed not in (joslim_runs := kept(course, "joslim")):
+            raise SystemExit(f"{row}: its budget is the time of joslim; run joslim, seed {seed}")
+        seconds = joslim_runs[seed]["seconds"] / (len(SHARES) if budget == "total" else 1)
+        sizes = [
+            one_size(course, name, share, seconds, folder, seed, data, out) for share in SHARES
+        ]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    run = {"seed": seed, "seconds": spent(folder), "memory": peak, "sizes": sizes}
+    keep(course, row, run)
+    print(f"{row}, seed {seed}: {', '.join(str(size['test_error']) for size in sizes)}", flush=True)
+
+
+def joint(
+    course: Course, folder: Path, seed: int, data: joslim.Data, out: Path
+) -> list[dict[str, Any]]:
+    """Make one joint fine-tuning, and take the children for the five shares from its front."""
+    with counted(folder):
+        run = joslim.train(
+            course.model,
+            data,
+            init=out / WEIGHTS,
+            epochs=course.joint,
+            amp=course.amp,
+            seed=seed,
+            **COMMON,
+            out=folder / "run",
+            resume=True,
+        )
+    full = run.front.span[1]
+    picked = [run.front.pick(macs=share * full) for share in SHARES]
+    return [measured(run, point, share) for point, share in zip(picked, SHARES)]
+
+
+def one_size(
+    course: Course,
+    name: str,
+    share: float,
+    seconds: float,
+    folder: Path,
+    seed: int,
+    data: joslim.Data,
+    out: Path,
+) -> dict[str, Any]:
+    """Make the network for a share of the multiply-adds, and fine-tune it for the seconds left."""
+    place, plan = folder / f"{share:g}", folder / f"{share:g}.json"
+    torch.manual_seed(seed)
+    before = time.process_time()
+    model = MAKERS[name](trained_network(course, out), share, data)
+    left = seconds - (time.process_time() - before)
+    rate = SCRATCH_RATE if name == "scratch" else RATE
+    settings = {"method": "single", "lr": rate, "seed": seed, "amp": course.amp, **COMMON}
+    if not plan.is_file():
+        plan.write_text(json.dumps(max(1, int(left / seconds_of_a_step(model, data, settings)))))
+    with counted(folder):
+        run = joslim.train(
+            model, data, **settings, steps=json.loads(plan.read_text()), out=place, resume=True
+        )
+    return measured(run, run.front[0], share)
+
+
+def seconds_of_a_step(model: nn.Module, data: joslim.Data, settings: dict[str, Any]) -> float:
+    trainer = set_up(config_of({**settings, "steps": 100}), model=copy.deepcopy(model), data=data)
+    trainer.net.train()
+    times = []
+    for _, batch in zip(range(TRIAL_STEPS), trainer.batches()):
+        before = time.process_time()
+        trainer.step(*batch)
+        times.append(time.process_time() - before)
+    return statistics.median(times[1:])
+
+
+@contextmanager
+def counted(folder: Path) -> Iterator[None]:
+    """Add the processor time to that which the row has spent, also before it was stopped."""
+    before = time.process_time()
+    try:
+        yield
+    finally:
+        total = spent(folder) + time.process_time() - before
+        (folder / "seconds.json").write_text(json.dumps(total))
+
+
+def spent(folder: Path) -> float:
+    file = folder / "seconds.json"
+    return float(json.loads(file.read_text())) if file.is_file() else 0.0
+
+
+def measured(run: Any, point: Any, share: float) -> dict[str, Any]:
+    file = run.path.parent / f"{share:g}.onnx"
+    joslim.export(run, point, file, overwrite=True)
+    return {
+        "share": share,
+        "macs": point.costs["macs"],
+        "val_error": point.val_error,
+        "test_error": point.test_error,
+        "latency_ms": latency(file, run.facts["data"]["shape"]),
+    }
+
+
+def latency(file: Path, shape: list[int], runs: int = 100) -> float:
+    """Return the median milliseconds of onnxruntime for one image, with one thread."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    inputs = {session.get_inputs()[0].name: torch.zeros(1, *shape).numpy()}
+    times = []
+    for _ in range(runs):
+        before = time.perf_counter()
+        session.run(None, inputs)
+        times.append(1000 * (time.perf_counter() - before))
+    return statistics.median(times)
+
+
+# What is kept
+
+
+def settings_of(course: Course, row: str) -> dict[str, Any]:
+    rate = {"joslim": "default"}.get(row, SCRATCH_RATE if row.startswith("scratch") else RATE)
+    return {**COMMON, **course._asdict(), "rate": rate}
+
+
+def kept(course: Course, row: str) -> dict[int, dict[str, Any]]:
+    """Return what was kept of a row, by seed, if it had the same settings."""
+    file = RESULTS / f"race-{course.model}-{row}.json"
+    stored = json.loads(file.read_text()) if file.is_file() else {}
+    runs = stored["runs"] if stored.get("race") == settings_of(course, row) else []
+    return {run["seed"]: run for run in runs}
+
+
+def keep(course: Course, row: str, run: dict[str, Any]) -> None:
+    runs = {**kept(course, row), run["seed"]: run}
+    head = json.dumps({"race": settings_of(course, row), "commit": commit()})
+    lines = ",\n".join(json.dumps(runs[seed]) for seed in sorted(runs))
+    text = f'{head[:-1]}, "runs": [\n{lines}\n]}}\n'
+    (RESULTS / f"race-{course.model}-{row}.json").write_text(text)
+
+
+# The page
+
+
+def write_page() -> None:
+    """Write docs/race.md and its pictures from what was kept."""
+    text = TEMPLATE.read_text()
+    for name, course in COURSES.items():
+        found = {row: [*runs.values()] for row in ROWS if (runs := kept(course, row))}
+        missing = ", ".join(f"`{row}`" for row in ROWS if row not in found)
+        shown = f"{table(found)}\n\n{picture(name, found)}\n\n" if found else ""
+        left = f"Rows that have not been run yet: {missing}." if missing else ""
+        text = text.replace(f"{{{{{name}}}}}", f"{shown}{left}".strip())
+        print(f"{name}: {len(found)} of {len(ROWS)} rows")
+    (DOCS / "race.md").write_text(text.rstrip() + "\n")
+
+
+def table(found: dict[str, list[dict[str, Any]]]) -> str:
+    head = ["", "seeds", *(f"error at {share:g}" for share in SHARES), "ms at 0.5"]
+    head += ["minutes", "GB", "lines"]
+    lines = []
+    for row, runs in found.items():
+        sizes = [[run["sizes"][at] for run in runs] for at in range(len(SHARES))]
+        errors = [mean_and_spread([size["test_error"] for size in of_share]) for of_share in sizes]
+        lines.append(
+            [
+                f"`{row}`",
+                str(len(runs)),
+                *errors,
+                f"{statistics.fmean(s['latency_ms'] for s in sizes[SHARES.index(0.5)]):.2f}",
+                f"{statistics.fmean(run['seconds'] for run in runs) / 60:.1f}",
+                f"{max(run['memory'] for run in runs) / 1e9:.1f}",
+                str(len(snippet(row).strip().splitlines())),
+            ]
+        )
+    return markdown_table(head, lines)
+
+
+def snippet(row: str) -> str:
+    return SNIPPETS[row if row in SNIPPETS else row.rpartition("-")[0]]
+
+
+def picture(name: str, found: dict[str, list[dict[str, Any]]]) -> str:
+    """Draw test error against multiply-adds, solid at equal total time, dashed at five times it."""
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4.5))
+    for row, runs in found.items():
+        sizes = [[run["sizes"][at] for run in runs] for at in range(len(SHARES))]
+        x = [statistics.fmean(size["macs"] for size in of_share) / 1e6 for of_share in sizes]
+        y = [statistics.fmean(size["test_error"] for size in of_share) for of_share in sizes]
+        colour = f"C{[*SNIPPETS].index(row if row in SNIPPETS else row.rpartition('-')[0])}"
+        style = "--" if row.endswith("-each") else "-"
+        axes.plot(x, y, style, color=colour, marker="o", markersize=4, label=row)
+    axes.set_xlabel("multiply-adds (millions)")
+    axes.set_ylabel("test error (%)")
+    axes.legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(DOCS / f"race-{name}.png", dpi=120, metadata={"Software": None})
+    pyplot.close(figure)
+    return f"![{name}: test error against multiply-adds of all rows](race-{name}.png)"
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    main()
