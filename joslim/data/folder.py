@@ -116,9 +116,9 @@ class FolderData(Data):
             raise UserError(
                 f"channels: {options.channels}; files have 1 to 4; give data sets from Python"
             )
-        self.classes, self.files, self.sources = _list_splits(folder, options)
+        self.classes, self.files, self.sources = self._list(folder, options)
         size = options.size or _usual_size(self.files["train"])
-        self.shape = (options.channels, size, size)
+        self.shape = self._shape(options, size)
         self.sizes = {split: len(files) for split, files in self.files.items()}
         self.recipe = recipe_for(self.sizes["train"], size)
         self.deep = _has_16_bits(self.files["train"].path(0))
@@ -130,6 +130,17 @@ class FolderData(Data):
                 (sum(weight * value for weight, value in zip(LUMA, values)),)
                 for values in (MEAN, STD)
             )
+
+    def _list(
+        self, folder: Path, options: Options
+    ) -> tuple[tuple[str, ...], dict[str, ImageFiles], dict[str, str]]:
+        return _list_splits(folder, options)
+
+    def _shape(self, options: Options, size: int) -> tuple[int, ...]:
+        return (options.channels, size, size)
+
+    def _decoder(self, split: str, seed: int | None = None) -> _Decoder:
+        return _Decoder(self.files[split], self.shape, self.deep, seed, self.scale)
 
     def _moments(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Return the mean and the deviation of each channel of some training images."""
@@ -154,19 +165,19 @@ class FolderData(Data):
         return self._normalised(split, step, self._plain_pixels(split, step))
 
     def _plain_pixels(self, split: str, step: Step) -> Tensor:
-        pixels, broken = _Decoder(self.files[split], self.shape, self.deep).pixels(step)
+        pixels, broken = self._decoder(split).pixels(step)
         self.files[split].add_broken(broken)
         return pixels
 
     def plain_batches(self, split: str, batches: Sequence[Integers]) -> Iterator[Batch]:
         self.check_split(split)
-        decoder = _Decoder(self.files[split], self.shape, self.deep)
+        decoder = self._decoder(split)
         for step, pixels in self._decode_ahead(decoder, map(_without_epoch, batches)):
             yield self._normalised(split, step, pixels)
 
     def augmented(self, seed: int, schedule: Iterator[Step]) -> Iterator[Batch]:
         labels = self.labels("train")
-        decoder = _Decoder(self.files["train"], self.shape, self.deep, seed, self.scale)
+        decoder = self._decoder("train", seed)
         for step, pixels in self._decode_ahead(decoder, schedule):
             drawn = uniforms(seed, "colour", *step, FLIP_AND_COLOUR_UNIFORMS)
             augment = flip_and_clip_colour if self.clip_colours else flip_and_colour
@@ -319,6 +330,8 @@ def _list_splits(
         files = {split: images.at(positions) for split, positions in parts}
         return classes, files, {"test": f"split {options.split}"}
     train, val, test = (folder / split for split in ("train", "val", "test"))
+    if train.is_dir() and {*_subfolders(train)} == {"images", "masks"}:
+        raise UserError(f"data: {train} has images/ and masks/, type --task segmentation")
     if not train.is_dir() and len(_subfolders(folder)) > 1 and not val.is_dir():
         raise UserError(
             f"data: {folder} has no folder train/; {LAYOUT}, or --split 0.8/0.1/0.1 to divide "
@@ -405,7 +418,7 @@ class _Decoder(Dataset[Any]):
     """Decodes the images of a step, in a worker; without a seed it takes the centre of each."""
 
     files: ImageFiles
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
     deep: bool = False
     seed: int | None = None
     scale: float = DEFAULT_SCALE

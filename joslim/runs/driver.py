@@ -49,6 +49,7 @@ from joslim.runs.resume import restore, set_up_again, write_config
 from joslim.runs.run import Run
 from joslim.runs.setup import Trainer, lay_out, set_up, summary
 from joslim.training.exploring import timed
+from joslim.training.tasks import Task
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ def train(
     *,
     cost: Any = "macs",
     init: str | Path | Mapping[str, Tensor] | None = None,
+    task: str | Task | None = None,
     out: str | Path | None = None,
     overwrite: bool = False,
     resume: bool = False,
@@ -109,6 +111,7 @@ def train(
             `joslim.Data`. By default the recipe decides, else it is "digits".
         cost: A name in `joslim.COSTS`, or a function of your own from `Widths` to a number.
         init: Trained weights to start from: a .safetensors or .pth file, or a state dict.
+        task: A name in `joslim.TASKS`, or a `joslim.Task` of your own. By default that of the data.
         out: The run folder. By default its name is made of data, model and method, inside runs/.
         overwrite: Replace a run that is in the folder already.
         resume: Continue the run that is in the folder, if there is one.
@@ -129,7 +132,9 @@ def train(
         >>> run.front.cost
         'macs'
     """
-    config, objects = _named_and_objects(options, model=model, data=data, cost=cost, init=init)
+    config, objects = _named_and_objects(
+        options, model=model, data=data, cost=cost, init=init, task=task
+    )
     where: dict[str, Any] = {"out": out, "overwrite": overwrite, "resume": resume, "until": until}
     return run_training(config, **where, watch=watch, objects=objects)
 
@@ -144,7 +149,7 @@ def _named_and_objects(options: Mapping[str, Any], **named: Any) -> tuple[Config
         raise UserError(f"init: {type(init).__name__} given; a file or a state dict")
     objects = {key: value for key, value in named.items() if not isinstance(value, str)}
     texts = {key: value for key, value in named.items() if isinstance(value, str)}
-    for key in ("model", "data"):
+    for key in ("model", "data", "task"):
         if (value := objects.get(key)) is not None:
             texts[key] = f"<{getattr(value, '__name__', type(value).__name__)}>"
     trained = {"full_first": 0.0} if objects.get("init") is not None else {}

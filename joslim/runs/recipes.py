@@ -50,6 +50,10 @@ RECIPES["imagenet-mobilenet-v3"] = {**RECIPES["imagenet"], "crop_scale": 0.08}
 RECIPES["cifar-single"] = {**RECIPES["cifar"], "epochs": 200.0}
 RECIPES["imagenet-resnet18"] = {**RECIPES["imagenet"], "epochs": 100.0, "warmup": 0.05}
 
+# For a text: AdamW, with its own rate and weight decay.
+RECIPES["text"] = {**RECIPES["large-data"], "epochs": 10.0, "batch": 32, "label_smoothing": 0.0}
+RECIPES["text"] |= {"optimizer": "adamw", **OPTIMIZERS["adamw"].defaults}
+
 PAPER = "paper/"
 # No images are kept for validation: the paper leaves no choices to make. Weight decay exempts some
 # parameters as in US-Nets, whose recipe the paper follows.
@@ -104,7 +108,7 @@ def settings_of(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
         recipe.pop("epochs", None)
     if given.get("steps") is not None or given.get("epochs") is not None:
         recipe.pop("every", None)
-    optimizer = given.get("optimizer")
+    optimizer = given.get("optimizer") or recipe.get("optimizer")
     if isinstance(optimizer, str) and optimizer in OPTIMIZERS:
         own = OPTIMIZERS[optimizer].defaults
         recipe |= {key: value for key, value in own.items() if key not in given}

@@ -40,7 +40,7 @@ from joslim.files import (
 from joslim.front import Front, cost_key
 from joslim.models import MODELS
 from joslim.results.run_files import steps_in
-from joslim.runs.config import SEARCH_OPTIONS, Config, Resolved
+from joslim.runs.config import DEFAULTS, SEARCH_OPTIONS, Config, Resolved
 from joslim.runs.recipes import RECIPES, check_data, rate_for
 from joslim.search.initial_design import start_size
 from joslim.slimmable import SlimmableNet, norms_together, slim, sort_channels
@@ -49,14 +49,24 @@ from joslim.space import CHANNELS, Widths, WidthSpace
 from joslim.training.evaluate import evaluating, moved
 from joslim.training.exploring import timed
 from joslim.training.judging import validation_errors
+from joslim.training.learning import scores_of
 from joslim.training.methods import choose_searcher
 from joslim.training.methods import method as find_method
 from joslim.training.methods import preset as find_preset
+from joslim.training.metrics import Metric, as_metric
 from joslim.training.optimizers import DECAYS, OPTIMIZERS
 from joslim.training.schedule import Schedule
 from joslim.training.settings import SHORT_EPOCHS, Sandwich, resolved_sandwich
 from joslim.training.slimming import Slimming, default_every, steps_alone
 from joslim.training.step import clip_gradients, refuse_non_finite
+from joslim.training.tasks import (
+    TASKS,
+    LossOptions,
+    Task,
+    check_outputs,
+    class_weights,
+    task_kind,
+)
 from joslim.units import format_size
 
 # Prefixes that wrappers add to the names of weights.
@@ -103,7 +113,7 @@ class Trainer:
     net: SlimmableNet
     slimming: Slimming
     optimizer: torch.optim.Optimizer
-    criterion: nn.Module
+    task: Task
     schedule: Schedule
     scaler: torch.amp.GradScaler
     device: torch.device
@@ -130,7 +140,7 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         with self._precision(), norms_together(self.config.sync_norm):
             self.slimming.backward(
-                x, y, self.criterion, lambda loss: self.scaler.scale(loss).backward()
+                x, y, self.task.criterion, lambda loss: self.scaler.scale(loss).backward()
             )
         # A loss that is not finite on one process must stop all of them.
         self.slimming.losses = averaged(self.slimming.losses)
@@ -150,7 +160,7 @@ class Trainer:
         return torch.autocast(self.device.type, PRECISIONS[self.config.amp])
 
     def validate(self) -> list[float]:
-        """Measure the validation errors of the full and the smallest network in percent.
+        """Measure the validation errors of the full and the smallest network.
 
         The weights are kept if the mean is the least so far; of equal means the last counts.
         """
@@ -160,7 +170,7 @@ class Trainer:
         train = [*sweep("train", EVALUATION_BATCH, limit=self.config.front_images)]
         with timed(slimming.seconds, "validation"):
             val = sweep("val", EVALUATION_BATCH)
-            errors = validation_errors(self.net, [*dict.fromkeys(ends)], train, val)
+            errors = validation_errors(self.net, [*dict.fromkeys(ends)], train, val, self.metric)
         mean = sum(errors) / len(errors)
         if self.best is None or mean <= self.best.error:
             self.best = Best(slimming.steps, mean, self._weights())
@@ -188,8 +198,17 @@ class Trainer:
         train = self.data.sweep("train", EVALUATION_BATCH, limit=self.config.front_images)
         # In full precision, as the children will be used.
         return self.slimming.front(
-            self.criterion, batches=train, val=val, test=test, progress=progress
+            self.task.criterion,
+            batches=train,
+            val=val,
+            test=test,
+            metric=self.metric,
+            progress=progress,
         )
+
+    @property
+    def metric(self) -> Metric:
+        return as_metric(self.task.metric)
 
     def samples(self, count: int = 32) -> Tensor:
         """Return a few inputs of the network, with which exports check themselves."""
@@ -238,6 +257,7 @@ def set_up(
     data: Any = None,
     cost: Any = None,
     init: Mapping[str, Tensor] | None = None,
+    task: Task | None = None,
 ) -> Trainer:
     """Make the objects that the configuration names, or take those that are given instead."""
     check_model(model)
@@ -262,27 +282,28 @@ def set_up(
         )
     if config.dropout is not None:
         set_dropout(network, config.dropout)
-    net, fresh = make_net(network, images.shape, config.slim_options, weights)
+    net, fresh = make_net(network, images.example(), config.slim_options, weights)
     settings = resolve(config, images, net)
+    task = task or task_of(settings, images)
     if isinstance(images, FolderData):
         assert settings.crop_scale is not None
         images.scale, images.clip_colours = settings.crop_scale, settings.clip_colours
     net.to(device)
-    check_outputs(net, images)
+    check_fit(net, images, task, settings.task)
     if settings.channels_last:
         put_channels_last(net, images)
     return Trainer(
         config=settings,
         data=images,
         net=net,
-        slimming=_make_slimming(settings, net, images, cost_of(settings, cost, net)),
+        slimming=_make_slimming(settings, net, images, cost_of(settings, cost, net), task),
         optimizer=OPTIMIZERS[settings.optimizer].make(
             DECAYS[settings.decay_on](net, settings.weight_decay),
             settings.lr,
             settings.momentum,
             settings.weight_decay,
         ),
-        criterion=nn.CrossEntropyLoss(label_smoothing=settings.label_smoothing),
+        task=task,
         schedule=Schedule(settings.schedule, settings.warmup, settings.lr),
         scaler=torch.amp.GradScaler(device.type, enabled=settings.amp == "fp16"),
         device=device,
@@ -302,13 +323,17 @@ def resolve(config: Config, data: Data, net: SlimmableNet) -> Resolved:
             values[name] = default
 
     fill("recipe", data.recipe)
+    fill("task", data.task)
+    fill("optimizer", "sgd")
+    if (kind := TASKS.get(values["task"])) is not None:
+        fill("ignore_index", kind.ignore_index)
     images = data.sizes["train"]
     if config.batch is None:  # the batch of a recipe is cut to small data, a given one is not
         values["batch"] = min(values["batch"], max(1, images // world()) * world())
     batch = values["batch"]
     _check_batch(batch, images)
     if config.lr is None:
-        values["lr"] = rate_for(values["recipe"], batch, config.optimizer)
+        values["lr"] = rate_for(values["recipe"], batch, values["optimizer"])
     if values["val_every"] is not None and not data.sizes["val"]:
         raise UserError(
             "val_every: there are no validation images; type --val 0.1, or leave it out"
@@ -369,7 +394,8 @@ def summary(trainer: Trainer) -> list[str]:
     return [
         f"network: {config.model}, {len(space)} knobs, {cost.name} {' to '.join(ends)}; method "
         f"{trainer.slimming.name}, {config.steps:,} steps with {config.optimizer}",
-        f"data: {', '.join(counts)} images of {len(data.classes)} classes, {shape}",
+        f"data: {', '.join(counts)} {data.unit} of {len(data.classes)} classes, {shape}; "
+        f"task {config.task}",
         f"recipe: {recipe}",
         f"training: {config.steps:,} steps ({epochs:.3g} epochs), batch {config.batch}, {rate}, "
         f"{config.schedule}, weight decay {config.weight_decay:g}, "
@@ -407,7 +433,48 @@ def search_options(config: Config) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _make_slimming(config: Resolved, net: SlimmableNet, data: Data, cost: Cost) -> Slimming:
+def task_of(config: Config, data: Data) -> Task:
+    """Make the loss and the metric of the task that the configuration names."""
+    name = config.task or data.task
+    kind, classes = task_kind(name), len(data.classes)
+    smoothing, weights, ignored = config.label_smoothing or 0.0, None, config.ignore_index
+    if ignored is not None and kind.ignore_index is None:
+        raise UserError(f"ignore_index: task {name} has no label to ignore; leave it out")
+    if config.class_weights is not None:
+        if name == "regression":
+            raise UserError("class_weights: a regression has no classes; leave it out")
+        if name == "multi-label" and config.class_weights == "balanced":
+            raise UserError("class_weights: type one weight for a yes of each label: 1,2,...")
+        weights = class_weights(config.class_weights, classes, data.label_counts).to(data.device)
+    ignored = kind.ignore_index if ignored is None else ignored
+    return kind.make(LossOptions(smoothing, weights, -100 if ignored is None else ignored))
+
+
+def check_fit(net: SlimmableNet, data: Data, task: Task, name: str) -> None:
+    """Refuse a network whose outputs do not fit the task, with both shapes."""
+    x, y = data.plain("train", np.arange(min(2, data.sizes["train"])))
+    with evaluating(net):
+        if name in TASKS:
+            check_outputs(net(x[:1]), name, len(data.classes), data.shape)
+        outputs = net(x)
+        try:
+            task.criterion(outputs, y)
+        except Exception as error:  # it may be anybody's function
+            scores = scores_of(outputs)
+            shape = tuple(scores.shape) if isinstance(scores, Tensor) else type(outputs).__name__
+            raise UserError(
+                f"task: the loss of outputs {shape} and labels {tuple(y.shape)} failed: "
+                f"{first_line(error)}"
+            ) from error
+
+
+def _make_slimming(
+    config: Resolved, net: SlimmableNet, data: Data, cost: Cost, task: Task
+) -> Slimming:
+    sandwich = {item.name: getattr(config, item.name) for item in fields(Sandwich)}
+    has_classes = config.task in TASKS and TASKS[config.task].has_classes
+    if sandwich["distill"] == DEFAULTS["distill"] and not has_classes:
+        sandwich["distill"] = task.distill  # soft labels are for scores of classes
     return Slimming(
         reducing_gradients(net),
         method=config.method,
@@ -421,7 +488,7 @@ def _make_slimming(config: Resolved, net: SlimmableNet, data: Data, cost: Cost) 
         search_options=search_options(config),
         rescore=config.rescore,
         seed=config.seed,
-        **{item.name: getattr(config, item.name) for item in fields(Sandwich)},
+        **sandwich,
     )
 
 
@@ -466,6 +533,9 @@ def load_images(config: Config, data: Any, device: torch.device, model: nn.Modul
             device=device,
             workers=config.workers,
             split=config.split,
+            task=config.task if config.task in TASKS else None,
+            context=config.context,
+            ignore_index=config.ignore_index,
         )
     except (MemoryError, RuntimeError) as error:
         why = first_line(error)
@@ -510,16 +580,6 @@ def parse_widths(text: str | None, space: WidthSpace) -> Widths | None:
     return space.uniform(multipliers[0]) if one else space.at(multipliers)
 
 
-def check_outputs(net: SlimmableNet, data: Data) -> None:
-    """Refuse a network that does not have one output for each class."""
-    with evaluating(net):
-        outputs = net(torch.zeros(1, *data.shape, device=next(net.parameters()).device))
-    classes = len(data.classes)
-    if not isinstance(outputs, Tensor) or tuple(outputs.shape) != (1, classes):
-        shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-        raise UserError(f"model: its output is {shape}, the data need (n, {classes}) class scores")
-
-
 def put_channels_last(net: SlimmableNet, data: Data) -> None:
     """Put the weights into channels-last layout, which the outputs of convolutions then have.
 
@@ -528,7 +588,7 @@ def put_channels_last(net: SlimmableNet, data: Data) -> None:
     lay_out(net, torch.channels_last)
     try:
         with evaluating(net):
-            net(torch.zeros(2, *data.shape, device=next(net.parameters()).device))
+            net(data.plain("train", np.zeros(2, dtype=np.int64))[0])
     except RuntimeError:
         lay_out(net, torch.contiguous_format)
 
@@ -781,13 +841,14 @@ def net_of(
     """Make the network of a command line: the name of a model, and an input such as 3x224x224."""
     given = parse_shape(shape) if shape is not None else None
     network = load_model(model)
-    example = blank_input(given or default_shape(network))
+    kind = getattr(network, "slim_defaults", {}).get("dtype", torch.float32)
+    example = blank_input(given or default_shape(network)).to(kind)
     return slim(network, example, low=low, resolutions=resolutions, depth=depth or None)
 
 
 def make_net(
     model: nn.Module,
-    shape: tuple[int, ...],
+    example: Tensor,
     options: Mapping[str, Any] | None = None,
     init: Mapping[str, Tensor] | None = None,
 ) -> tuple[SlimmableNet, list[str]]:
@@ -797,7 +858,7 @@ def make_net(
     narrow children keep the first channels.
     """
     fresh = [] if init is None else load_weights(model, init)
-    net = slim(model, blank_input(shape, device_of(model)), **(options or {}))
+    net = slim(model, example.to(device_of(model)), **(options or {}))
     if init is not None:
         sort_channels(net)
     return net, fresh
