@@ -51,6 +51,12 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 LAYOUT = "train/CLASS/*.jpg and val/CLASS/*.jpg are needed"
 # The default size is that of the images, and at most this.
 LARGEST_DEFAULT_SIZE = 224
+RESAMPLING = {
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+    "nearest": Image.Resampling.NEAREST,
+    "lanczos": Image.Resampling.LANCZOS,
+}
 # PIL's modes of images with 1 to 4 channels.
 MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 
@@ -105,6 +111,7 @@ class FolderData(Data):
 
     scale: float = DEFAULT_SCALE
     clip_colours: bool = False
+    interpolation: str = "bilinear"
 
     def __init__(self, folder: Path, options: Options) -> None:
         if not folder.is_dir():
@@ -140,7 +147,8 @@ class FolderData(Data):
         return (options.channels, size, size)
 
     def _decoder(self, split: str, seed: int | None = None) -> _Decoder:
-        return _Decoder(self.files[split], self.shape, self.deep, seed, self.scale)
+        kind = self.interpolation
+        return _Decoder(self.files[split], self.shape, self.deep, seed, self.scale, kind)
 
     def _moments(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Return the mean and the deviation of each channel of some training images."""
@@ -422,6 +430,7 @@ class _Decoder(Dataset[Any]):
     deep: bool = False
     seed: int | None = None
     scale: float = DEFAULT_SCALE
+    interpolation: str = "bilinear"
 
     def __getitem__(self, step: Step) -> tuple[Step, Tensor, dict[int, str]] | UserError:
         try:
@@ -450,7 +459,8 @@ class _Decoder(Dataset[Any]):
         channels, size, _ = self.shape
         for candidate in self.files.same_class_from(index):
             try:
-                return read_box(self.files.path(candidate), choose, size, channels, self.deep)
+                path, kind = self.files.path(candidate), self.interpolation
+                return read_box(path, choose, size, channels, self.deep, kind)
             except BrokenImage as error:
                 broken[candidate] = str(error)
             self.files.check_broken(broken)
@@ -490,7 +500,12 @@ def _usual_size(files: ImageFiles) -> int:
 
 
 def read_box(
-    path: str | Path, choose: ChooseBox, size: int, channels: int, deep: bool = False
+    path: str | Path,
+    choose: ChooseBox,
+    size: int,
+    channels: int,
+    deep: bool = False,
+    interpolation: str = "bilinear",
 ) -> NDArray[Any]:
     """Read the chosen box of an image and resize it to [c, size, size].
 
@@ -502,7 +517,7 @@ def read_box(
         with Image.open(path) as image:
             box = _shrink_while_decoding(image, choose(*image.size), size)
             bands = deep_bands(image, channels) if deep else bands_of(image, channels)
-            cut = [band.resize((size, size), Image.Resampling.BILINEAR, box) for band in bands]
+            cut = [band.resize((size, size), RESAMPLING[interpolation], box) for band in bands]
     except Exception as error:  # A broken file can raise anything.
         # A file that is missing, or too large for the memory, may be readable another time.
         passing = isinstance(error, MemoryError) or getattr(error, "errno", None) is not None

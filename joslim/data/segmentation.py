@@ -24,6 +24,7 @@ from torch import Tensor
 from joslim.data.augment import FLIP_AND_COLOUR_UNIFORMS, Step, flip_and_colour, normalise, uniforms
 from joslim.data.base import Batch, Data, Options, carve
 from joslim.data.folder import (
+    RESAMPLING,
     SUFFIXES,
     BrokenImage,
     ChooseBox,
@@ -116,6 +117,7 @@ class SegmentationData(FolderData):
             False,
             seed,
             self.scale,
+            self.interpolation,
             len(self.classes),
             self.ignore_index,
         )
@@ -166,7 +168,10 @@ class _PairDecoder(_Decoder):
                     box = choose(*image.size)
                     bands = bands_of(image, channels)
                     size = image.size
-                    cut = [b.resize((width, height), Image.Resampling.BILINEAR, box) for b in bands]
+                    cut = [
+                        b.resize((width, height), RESAMPLING[self.interpolation], box)
+                        for b in bands
+                    ]
             except Exception as error:  # a broken file can raise anything
                 broken[candidate] = f"data: cannot read the image {path}: {reason(error)}"
                 self.files.check_broken(broken)

@@ -53,9 +53,15 @@ class Network(Settings):
     title: ClassVar[str] = "Network and cost"
 
     model: str = setting(
-        "resnet8", "Name of a built-in network, or your own as package.module:function."
+        "resnet8",
+        "Name of a built-in network, timm:NAME, torchvision:NAME, transformers:TYPE, or your own "
+        "as package.module:function.",
     )
-    init: str | None = setting(None, "Trained weights to start from: a .safetensors or .pth file.")
+    init: str | None = setting(
+        None,
+        "Trained weights to start from: a .safetensors or .pth file, or pretrained for those of "
+        "timm or torchvision.",
+    )
     cost: str = setting(
         "macs",
         f"Cost to trade for error: {', '.join(COSTS)}.",
@@ -200,6 +206,22 @@ class Optimizer(Settings):
         most=10**6,
     )
     clip: float | None = setting(None, "Largest norm of the gradient.", above=0)
+    ema: float | None = setting(
+        None,
+        "Decay of an exponential moving average of the weights, such as 0.999. The front is then "
+        "that of the average.",
+        above=0,
+        most=0.999999,
+    )
+    mixup: float = setting(
+        0.0, "Mix images and labels, with this parameter of Beta (torchvision).", least=0, most=100
+    )
+    cutmix: float = setting(
+        0.0, "Mix parts of images, with this parameter of Beta (torchvision).", least=0, most=100
+    )
+    randaugment: int = setting(
+        0, "Magnitude of RandAugment, such as 9 (torchvision).", least=0, most=30
+    )
 
 
 @dataclass(frozen=True)
@@ -252,6 +274,11 @@ class Machine(Settings):
         least=1,
     )
     tensorboard: bool = setting(False, "Also write TensorBoard files into the run folder.")
+    log_to: str | None = setting(
+        None,
+        "Also send metrics to a tracker: tensorboard, wandb, mlflow or trackio.",
+        names=keys_of("joslim.runs.logs", "LOGGERS"),
+    )
 
 
 @dataclass(frozen=True)

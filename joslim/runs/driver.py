@@ -43,7 +43,7 @@ from joslim.results.run_files import LATENCY, STOPPED, RunStatus
 from joslim.runs import checkpoint
 from joslim.runs.config import WHERE_AND_HOW, Config, config_of
 from joslim.runs.folder import PICTURE, SAMPLES, RunFolder
-from joslim.runs.logs import HistoryLog, MetricsLog, summary_writer
+from joslim.runs.logs import HistoryLog, MetricsLog, check_tracker, tracker_of
 from joslim.runs.report import PAGE, report_at_end
 from joslim.runs.resume import restore, set_up_again, write_config
 from joslim.runs.run import Run
@@ -196,8 +196,7 @@ def run_training(
     with ExitStack() as stack:
         resume = resume or restarted()  # torchrun started the processes again: continue
         refuse_differences(_shared_by_all(config, until))
-        if config.tensorboard:
-            summary_writer()
+        check_tracker(tracker_of(config))
         # Check before the slow set-up, and again once the lock is held.
         resumed = on_first(lambda: _holds_run(folder, overwrite, resume, until))
         if resumed:

@@ -10,7 +10,7 @@ import pickle
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from joslim.costs import Cost
 from joslim.costs import cost as make_cost
@@ -41,11 +42,13 @@ from joslim.front import Front, cost_key
 from joslim.models import MODELS
 from joslim.results.run_files import steps_in
 from joslim.runs.config import DEFAULTS, SEARCH_OPTIONS, Config, Resolved
+from joslim.runs.libraries import PRETRAINED, library_of, make, pretrained_weights
 from joslim.runs.recipes import RECIPES, check_data, rate_for
 from joslim.search.initial_design import start_size
 from joslim.slimmable import SlimmableNet, norms_together, slim, sort_channels
 from joslim.slimmable.running import tensors_in
 from joslim.space import CHANNELS, Widths, WidthSpace
+from joslim.training.augmenting import Augment, make_augmentation
 from joslim.training.evaluate import evaluating, moved
 from joslim.training.exploring import timed
 from joslim.training.judging import validation_errors
@@ -119,8 +122,11 @@ class Trainer:
     device: torch.device
     # Names of the weights that did not come from --init.
     fresh: list[str]
-    # With --val-every, once it was measured.
+    # With --val-every, once it was measured; with --ema, at the end.
     best: Best | None = None
+    # With --ema: the averaged weights.
+    average: dict[str, Tensor] | None = None
+    augment: Augment | None = None
 
     @property
     def total_steps(self) -> int:
@@ -135,6 +141,8 @@ class Trainer:
         """Make one optimizer step, which depends on the state and the number of the step alone."""
         step = self.slimming.steps
         seed_step(self.config.seed, step, rank())
+        if self.augment is not None:
+            x, y = self.augment(x, y)
         for group in self.optimizer.param_groups:
             group["lr"] = self.schedule(step, self.total_steps)
         self.optimizer.zero_grad(set_to_none=True)
@@ -152,7 +160,38 @@ class Trainer:
             nn.utils.clip_grad_norm_(self.net.parameters(), self.config.clip)
         self.scaler.step(self.optimizer)
         self.scaler.update()
+        self._average()
         self.slimming.advance()
+
+    def _average(self) -> None:
+        """Move the averaged weights towards the present ones; other tensors are copied."""
+        if self.config.ema is None:
+            return
+        now = {name: value.detach() for name, value in self.net.state_dict().items()}
+        if self.average is None:
+            self.average = {name: value.clone() for name, value in now.items()}
+            return
+        moving = [name for name, value in now.items() if value.is_floating_point()]
+        # Early on, when the first weights would weigh too much, the decay is smaller.
+        decay = min(self.config.ema, (1 + self.slimming.steps) / (10 + self.slimming.steps))
+        get_ema_multi_avg_fn(decay)(
+            [self.average[name] for name in moving], [now[name] for name in moving], 0
+        )
+        for name in now.keys() - {*moving}:
+            self.average[name].copy_(now[name])
+
+    @contextmanager
+    def _averaged(self) -> Iterator[None]:
+        """Give the network the averaged weights, if there are some, and back its own afterwards."""
+        if self.average is None:
+            yield
+            return
+        own = self._weights()
+        self.net.load_state_dict(self.average)
+        try:
+            yield
+        finally:
+            self.net.load_state_dict(own)
 
     def _precision(self) -> AbstractContextManager[Any]:
         if self.config.amp is None:
@@ -168,12 +207,12 @@ class Trainer:
         full, smallest = slimming.space.full, slimming.space.smallest
         ends = [full, smallest] if slimming.method.sandwich else [slimming.alone or full]
         train = [*sweep("train", EVALUATION_BATCH, limit=self.config.front_images)]
-        with timed(slimming.seconds, "validation"):
+        with timed(slimming.seconds, "validation"), self._averaged():
             val = sweep("val", EVALUATION_BATCH)
             errors = validation_errors(self.net, [*dict.fromkeys(ends)], train, val, self.metric)
-        mean = sum(errors) / len(errors)
-        if self.best is None or mean <= self.best.error:
-            self.best = Best(slimming.steps, mean, self._weights())
+            mean = sum(errors) / len(errors)
+            if self.best is None or mean <= self.best.error:
+                self.best = Best(slimming.steps, mean, self._weights())
         return errors
 
     def _weights(self) -> dict[str, Tensor]:
@@ -187,10 +226,14 @@ class Trainer:
         self.best = replace(self.best, weights=weights, swapped=not self.best.swapped)
 
     def front(self, progress: Any = lambda done, total: None) -> Front:
-        """Judge the front, of the best weights with --val-every.
+        """Judge the front: of the best weights with --val-every, of their average with --ema.
 
         This is the first time that the test set is read.
         """
+        swapped = self.best is not None and self.best.swapped
+        if self.average is not None and self.config.val_every is None and not swapped:
+            kept = {name: value.cpu().clone() for name, value in self.average.items()}
+            self.best = Best(self.slimming.steps, 0.0, kept)
         if self.best is not None and not self.best.swapped:
             self.swap_best()
         val = self.data.sweep("val", EVALUATION_BATCH) if self.data.sizes["val"] else None
@@ -227,6 +270,7 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
             "best": vars(self.best) if self.best else None,
+            "average": self.average,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -234,10 +278,16 @@ class Trainer:
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
         self.best = Best(**state["best"]) if state["best"] is not None else None
-        if self.best is not None:
-            there, here = self.best.weights, self.net.state_dict()
+        self.average = state.get("average")
+        here = self.net.state_dict()
+        best = None if self.best is None else self.best.weights
+        for name, there in (("best", best), ("average", self.average)):
+            if there is None:
+                continue
             if {n: t.shape for n, t in there.items()} != {n: t.shape for n, t in here.items()}:
-                raise UserError("best: its weights are not of this network")
+                raise UserError(f"{name}: its weights are not of this network")
+        if self.average is not None:
+            self.average = {n: t.to(here[n].device).clone() for n, t in self.average.items()}
         # With the momentum of another network the first step would fail.
         for parameter, kept in self.optimizer.state.items():
             for name in OPTIMIZERS[self.config.optimizer].keeps:
@@ -264,7 +314,7 @@ def set_up(
     device = find_device(config.device)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    weights = init if init is not None or config.init is None else read_weights(config.init)
+    weights = init if init is not None or config.init is None else initial_weights(config)
     images = load_images(config, data, device, model)
     for name in images.classes:  # before a training and not after it: no export could have them
         if not is_name(name):
@@ -308,7 +358,20 @@ def set_up(
         scaler=torch.amp.GradScaler(device.type, enabled=settings.amp == "fp16"),
         device=device,
         fresh=fresh,
+        augment=augmentation_of(settings, images),
     )
+
+
+def augmentation_of(config: Resolved, data: Data) -> Augment | None:
+    """Make the augmentation of batches that the configuration asks for."""
+    names = ("mixup", "cutmix", "randaugment")
+    options = {name: getattr(config, name) for name in names}
+    asked = [name for name, value in options.items() if value]
+    if asked and config.task != "classification":
+        raise UserError(f"{asked[0]}: it is for classification, not {config.task}; leave it out")
+    if options["randaugment"] and len(data.mean) not in (1, 3):
+        raise UserError("randaugment: it is for grey or colour images; leave it out")
+    return make_augmentation(len(data.classes), data.mean, data.std, **options)
 
 
 def resolve(config: Config, data: Data, net: SlimmableNet) -> Resolved:
@@ -519,15 +582,22 @@ def load_images(config: Config, data: Any, device: torch.device, model: nn.Modul
     """Load the data, with as many channels as the network takes."""
     if data is None:
         check_data(config.recipe, config.data)
-    built_in = model is None and config.model in MODELS
-    channels = config.channels or (
-        3 if built_in else default_shape(model or load_model(config.model))[0]
-    )
+    defaults: Mapping[str, Any] = {}
+    if model is not None or config.model not in MODELS:
+        network = model or load_model(config.model)
+        defaults = {**getattr(network, "slim_defaults", {}), "input": default_shape(network)}
+    channels = config.channels or defaults.get("input", (3,))[0]
+    name = config.data if data is None else data
+    of_library = model is None and library_of(config.model) is not None
+    in_files = isinstance(name, str) and name.startswith("folder:")
+    size = config.size
+    if size is None and of_library and in_files:
+        size = defaults["input"][-1]
     try:
-        return load_data(
-            config.data if data is None else data,
+        images = load_data(
+            name,
             root=config.data_root,
-            size=config.size,
+            size=size,
             channels=channels,
             val=config.held_out,
             device=device,
@@ -540,6 +610,12 @@ def load_images(config: Config, data: Any, device: torch.device, model: nn.Modul
     except (MemoryError, RuntimeError) as error:
         why = first_line(error)
         raise UserError(f"data: cannot load the images: {why}; type a smaller size") from error
+    # A network of a library takes images as those that it was trained with.
+    if of_library and "mean" in defaults and len(images.mean) == len(defaults["mean"]):
+        images.mean, images.std = defaults["mean"], defaults["std"]
+        if isinstance(images, FolderData):
+            images.interpolation = defaults.get("interpolation", images.interpolation)
+    return images
 
 
 def _facts_to_share(data: Data) -> dict[str, Any]:
@@ -631,6 +707,8 @@ def load_model(
 
     The function is called with those of num_classes and in_channels that it takes and are given.
     """
+    if library_of(name) is not None:
+        return make(name, num_classes, in_channels)
     maker = find_maker(name)
     given = {"num_classes": num_classes, "in_channels": in_channels}
     try:
@@ -862,6 +940,14 @@ def make_net(
     if init is not None:
         sort_channels(net)
     return net, fresh
+
+
+def initial_weights(config: Config) -> Mapping[str, Tensor]:
+    """Read the weights to start from: of a file, or those of the library of the network."""
+    assert config.init is not None
+    return (
+        pretrained_weights(config.model) if config.init == PRETRAINED else read_weights(config.init)
+    )
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:

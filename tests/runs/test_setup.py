@@ -431,3 +431,46 @@ def test_a_network_that_views_its_outputs_keeps_the_usual_layout() -> None:
     job = set_up(config, model=model)
     assert not any(p.stride() != p.contiguous().stride() for p in job.net.parameters())
     job.step(*next(job.batches()))
+
+
+# The average of the weights
+
+
+def test_the_average_of_the_weights_and_its_resume(tmp_path: Path) -> None:
+    """The front is that of the average; stopped or extended, the run goes on as if it had not."""
+
+    class Stop(Exception):
+        pass
+
+    def stop(progress: Any) -> None:
+        if progress.done == 3:
+            raise Stop
+
+    def train(name: str, total: int = 5, **more: Any) -> joslim.Run:
+        options: dict[str, Any] = {"every": 2, "batch": 8, "threads": 1, "save_every": 1}
+        options |= {"ema": 0.5, "front_images": 16, "score_images": 8}
+        return joslim.train(
+            "resnet8", "digits", out=tmp_path / name, steps=total, **options, **more
+        )
+
+    whole = train("whole")
+    with pytest.raises(Stop):
+        train("parts", watch=stop)
+    again = train("parts", resume=True)
+    plain = joslim.train(
+        "resnet8",
+        "digits",
+        out=tmp_path / "plain",
+        steps=5,
+        every=2,
+        batch=8,
+        threads=1,
+        front_images=16,
+        score_images=8,
+    )
+    for name, value in whole.net.state_dict().items():
+        assert torch.equal(value, again.net.state_dict()[name])
+    assert whole.front == again.front
+    one, other = (run.net.state_dict()["conv1.weight"] for run in (whole, plain))
+    assert not torch.equal(one, other)
+    assert torch.allclose(one, other, atol=0.5)
