@@ -41,8 +41,10 @@ if TYPE_CHECKING:
     from joslim.space import Dim, Knob, Widths, WidthSpace
     from joslim.training.exploring import explore
     from joslim.training.methods import METHODS, PRESETS
+    from joslim.training.metrics import Metric
     from joslim.training.optimizers import parameter_groups
     from joslim.training.slimming import Slimming
+    from joslim.training.tasks import TASKS, Task
 
 __version__ = "0.2.0"
 
@@ -64,8 +66,10 @@ _NAMES = {
     "joslim.space": "Dim Knob WidthSpace Widths",
     "joslim.training.exploring": "explore",
     "joslim.training.methods": "METHODS PRESETS",
+    "joslim.training.metrics": "Metric",
     "joslim.training.optimizers": "parameter_groups",
     "joslim.training.slimming": "Slimming",
+    "joslim.training.tasks": "TASKS Task",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 
@@ -75,6 +79,7 @@ __all__ = [
     "METHODS",
     "PRESETS",
     "SEARCHERS",
+    "TASKS",
     "Allocation",
     "Comparison",
     "Cost",
@@ -83,12 +88,14 @@ __all__ = [
     "Front",
     "History",
     "Knob",
+    "Metric",
     "Point",
     "Run",
     "RunFailed",
     "Searcher",
     "SlimmableNet",
     "Slimming",
+    "Task",
     "UserError",
     "WidthSpace",
     "Widths",

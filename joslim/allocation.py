@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from joslim.errors import UserError, unknown
 from joslim.files import json_number, shown
-from joslim.front import Budget, Front, Point, checked_budget, non_dominated
+from joslim.front import IN_PERCENT, Budget, Front, MetricName, Point, checked_budget, non_dominated
 from joslim.units import exact_size, sufficient_size
 
 Floats = NDArray[np.float64]
@@ -48,6 +48,7 @@ class Allocation:
         measure: The error that was minimized: "val_error", or "train_loss" if some child has no
             validation error.
         costs: Total cost by the name of the budget.
+        metric: What the errors are called, and their unit.
 
     Examples:
         >>> front = joslim.load("runs/digits").front
@@ -60,6 +61,7 @@ class Allocation:
     weights: tuple[float, ...]
     measure: str
     costs: dict[str, float]
+    metric: MetricName = IN_PERCENT
 
     @property
     def error(self) -> float:
@@ -168,7 +170,7 @@ def allocate(
     totals = {name: total(points, name, memory_as) for name in limits}
     if cost is not None:
         totals["cost"] = float(cost(list(points)))
-    return Allocation(points, factors, measure, totals)
+    return Allocation(points, factors, measure, totals, fronts[0].metric)
 
 
 def curve(
@@ -198,7 +200,9 @@ def curve(
         if error < errors[steps[-1]] - EQUAL * max(1.0, abs(errors[0])):
             steps.append(at)
     return [
-        Allocation(points, factors, measure, {cost: total(points, cost, memory_as)})
+        Allocation(
+            points, factors, measure, {cost: total(points, cost, memory_as)}, fronts[0].metric
+        )
         for points in (tuple(f[at] for f, at in zip(fronts, row)) for row in chosen[steps])
     ]
 
@@ -391,6 +395,8 @@ def solve_by_trying(
 
 def shared_measure(fronts: Sequence[Front]) -> str:
     """The measure to minimize: validation error if all children have one, else training loss."""
+    if len(labels := sorted({front.metric.label for front in fronts})) > 1:
+        raise UserError(f"fronts: errors of different kinds cannot be added: {', '.join(labels)}")
     known = all(front.errors("val_error") is not None for front in fronts)
     return "val_error" if known else "train_loss"
 

@@ -41,6 +41,14 @@ JOINERS = "\u200c\u200d\u2060"
 def read_text(file: Path, limit: int, field: str) -> str:
     """Read a UTF-8 text file of at most `limit` bytes; messages of errors begin with the field."""
     try:
+        return read_bytes(file, limit, field).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{field}: cannot read {str(file)!r}: it is no text: {error}") from error
+
+
+def read_bytes(file: Path, limit: int, field: str) -> bytes:
+    """Read a file of at most `limit` bytes; messages of errors begin with the field."""
+    try:
         if file.exists() and not file.is_file():  # a pipe or a device would never end
             raise UserError(f"{field}: cannot read {str(file)!r}: it is not a file")
         with file.open("rb") as stream:
@@ -49,9 +57,7 @@ def read_text(file: Path, limit: int, field: str) -> str:
             content = stream.read(limit + 1) if size <= limit else b""
         if max(size, len(content)) > limit:
             raise UserError(f"{field}: {str(file)!r} is larger than {limit} bytes")
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{field}: cannot read {str(file)!r}: it is no text: {error}") from error
+        return content
     except OSError as error:
         why = error.strerror or error
         raise UserError(f"{field}: cannot read {str(file)!r}: {why}") from error

@@ -60,6 +60,53 @@ CRITERIA = ("val_error", "train_loss")
 
 
 @dataclass(frozen=True)
+class MetricName:
+    """What the errors of a front are called, and their unit: "%", or "" for plain numbers.
+
+    Errors in percent are at most 100; plain numbers, such as a perplexity, have no limit.
+    """
+
+    label: str = "error"
+    unit: str = "%"
+
+    def __post_init__(self) -> None:
+        json_name(self.label, "metric.label")
+        if self.unit not in ("%", ""):
+            raise UserError(f"metric.unit: {shown(self.unit)}; type % or leave it empty")
+
+    @classmethod
+    def of_json(cls, record: Any) -> MetricName:
+        """Read it from parsed JSON; runs and fronts of before have none, and errors in percent."""
+        if record is None:
+            return IN_PERCENT
+        return cls(*(json_value(record, name, "metric") for name in ("label", "unit")))
+
+    @property
+    def most(self) -> float:
+        """The largest error that there can be."""
+        return 100.0 if self.unit else sys.float_info.max
+
+    def words(self, name: str) -> str:
+        """test_error -> test error, test perplexity"""
+        return {
+            "test_error": f"test {self.label}",
+            "val_error": f"validation {self.label}",
+            "train_loss": "training loss",
+        }[name]
+
+    def text(self, error: float | None, digits: int = 2) -> str:
+        """12.34 %, or 12.34 for plain numbers, which have at least three digits."""
+        if error is None:
+            return "-"
+        small = not self.unit and abs(error) < 1
+        return f"{error:.{digits + 1}g}" if small else f"{error:.{digits}f} {self.unit}".rstrip()
+
+
+# The errors of a classification.
+IN_PERCENT = MetricName()
+
+
+@dataclass(frozen=True)
 class Mistakes:
     """The test images of each class that a child takes for another class. Classes are numbers.
 
@@ -109,8 +156,9 @@ class Point:
         widths: The child.
         costs: Price by cost name: "macs", "params", "memory", and others that the front knows.
         train_loss: Loss on un-augmented training images, by which the front was made.
-        val_error: Validation error in percent, or None if it was not measured.
-        test_error: Test error in percent, or None if it was not measured.
+        val_error: Validation error as the front's metric has it, in percent unless it says
+            otherwise; None if it was not measured.
+        test_error: Test error likewise, or None if it was not measured.
         mistakes: Test images by class that the child takes for another class, or None.
 
     Examples:
@@ -156,7 +204,9 @@ class Front(Sequence[Point]):
         cost: Name of the cost that the search minimized: "macs", "params", "memory", "latency" or
             your own.
         span: Cost of the smallest and of the full network.
-        val_images: Number of samples behind the validation errors, or None if it is not known.
+        val_images: Number of samples behind the validation errors, or None if it is not known, or
+            if the error is no mean over samples.
+        metric: What the errors are called, and their unit.
 
     Raises:
         UserError: There is no point, a point lacks a cost, or a number is not finite.
@@ -176,12 +226,14 @@ class Front(Sequence[Point]):
         cost: str,
         span: tuple[float, float],
         val_images: int | None = None,
+        metric: MetricName = IN_PERCENT,
     ) -> None:
         found = tuple(points)
         if not 1 <= len(found) <= CHILDREN_LIMIT:
             raise UserError(f"children: {len(found)} given, 1 to {CHILDREN_LIMIT} are allowed")
         self.cost = cost
-        check_points(found, self.key)
+        self.metric = metric
+        check_points(found, self.key, metric)
         low, full = map(plain, span)  # a cost of the user's own may have low > full
         check_cost(low, "span[0]")
         check_cost(full, "span[1]")
@@ -200,6 +252,7 @@ class Front(Sequence[Point]):
         cost: str,
         span: tuple[float, float],
         val_images: int | None = None,
+        metric: MetricName = IN_PERCENT,
     ) -> Front:
         """Keep the non-dominated points by training loss and cost.
 
@@ -212,6 +265,7 @@ class Front(Sequence[Point]):
             cost: Name of the cost.
             span: Cost of the smallest and of the full network.
             val_images: Number of samples behind the validation errors.
+            metric: What the errors are called, and their unit.
 
         Raises:
             UserError: A point lacks the cost, or no point has a finite loss and cost.
@@ -224,7 +278,8 @@ class Front(Sequence[Point]):
         mask = non_dominated([p.train_loss for p in found], [p.costs[key] for p in found])
         if not mask.any():
             raise UserError(f"children: none of {len(found)} has a finite loss and cost")
-        return cls([point for point, kept in zip(found, mask) if kept], cost, span, val_images)
+        kept = [point for point, stays in zip(found, mask) if stays]
+        return cls(kept, cost, span, val_images, metric)
 
     @property
     def key(self) -> str:
@@ -247,7 +302,7 @@ class Front(Sequence[Point]):
         return next((name for name in ERRORS if self.errors(name) is not None), None)
 
     def errors(self, error: str) -> list[float] | None:
-        """Return the errors of all children in percent, or None if some child has none.
+        """Return the errors of all children, or None if some child has none.
 
         Args:
             error: Either "test_error" or "val_error".
@@ -282,7 +337,8 @@ class Front(Sequence[Point]):
             if errors is None:
                 raise UserError("by: the children have no val_error; type train_loss")
             least = np.minimum.accumulate(errors)
-            worse = (errors > least + standard_error(least, self.val_images)).tolist()
+            images = self.val_images if self.metric.unit else None
+            worse = (errors > least + standard_error(least, images)).tolist()
         keys = [(late, point.train_loss, at) for at, (late, point) in enumerate(zip(worse, self))]
         rank_of = {key: rank for rank, key in enumerate(sorted(keys))}
         return [rank_of[key] for key in keys]
@@ -334,12 +390,12 @@ class Front(Sequence[Point]):
 
         The area is the mean error of the child with the least training loss that fits, over costs
         that are spread evenly from the smallest to the full network. The choice never looks at the
-        error. Where no child fits, the error counts as 100. The area by training loss is the
-        objective of the paper (equations 1 to 5); where no child fits, the loss of the cheapest
-        child counts.
+        error. Where no child fits, the error counts as 100 percent. The area by training loss is
+        the objective of the paper (equations 1 to 5). For a loss, or an error that is no
+        percentage, that of the cheapest child counts where none fits.
 
         Args:
-            error: "test_error", "val_error" (areas in percent) or "train_loss".
+            error: "test_error", "val_error" (areas in the unit of the errors) or "train_loss".
             points: Number of costs.
 
         Returns:
@@ -354,7 +410,7 @@ class Front(Sequence[Point]):
         if errors is None:
             return None
         budgets = np.linspace(*self.span, points)
-        nothing = losses[0] if by_loss else 100.0
+        nothing = errors[0] if by_loss or not self.metric.unit else 100.0
         return float(bought(costs, losses, errors, budgets, nothing).mean())
 
     def hypervolume(self, error: str = "test_error") -> float | None:
@@ -367,10 +423,11 @@ class Front(Sequence[Point]):
             error: Either "test_error" or "val_error".
 
         Returns:
-            The hypervolume in [0, 1], or None if some child has no such error.
+            The hypervolume in [0, 1], or None if some child has no such error, or if errors are no
+            percentages.
         """
         errors = self.errors(error)
-        if errors is None:
+        if errors is None or not self.metric.unit:
             return None
         volume, least = 0.0, 1.0
         for point, percent in zip(self, errors):
@@ -386,6 +443,7 @@ class Front(Sequence[Point]):
             "cost": self.cost,
             "span": list(self.span),
             "val_images": self.val_images,
+            "metric": asdict(self.metric),
             "space": self.space.to_json(),
             "children": [
                 {**point.to_json(), **({"mistakes": asdict(m)} if (m := point.mistakes) else {})}
@@ -440,7 +498,8 @@ class Front(Sequence[Point]):
             for at, (child, widths) in enumerate(zip(children, widths_of_json(children, space)))
         ]
         val_images = json_value(record, "val_images", "front")
-        return cls(points, cost, (span[0], span[1]), val_images)
+        metric = MetricName.of_json(record.get("metric"))
+        return cls(points, cost, (span[0], span[1]), val_images, metric)
 
     @classmethod
     def read(cls, folder: str | Path) -> Front:
@@ -612,7 +671,7 @@ def check_cost_name(name: str) -> None:
 # Checks of points
 
 
-def check_points(points: Sequence[Point], key: str) -> None:
+def check_points(points: Sequence[Point], key: str, metric: MetricName) -> None:
     first = points[0]
     for name in first.costs:
         check_cost_name(name)
@@ -631,9 +690,10 @@ def check_points(points: Sequence[Point], key: str) -> None:
         for name, value in point.costs.items():
             check_cost(value, f"{where}.{name}")
         for name in ERRORS:
-            percent = getattr(point, name)
-            if percent is not None and not 0 <= json_number(percent, f"{where}.{name}") <= 100:
-                raise UserError(f"{where}.{name}: {percent} is outside [0, 100] percent")
+            error, most = getattr(point, name), metric.most
+            if error is not None and not 0 <= json_number(error, f"{where}.{name}") <= most:
+                limits = "[0, 100] percent" if metric.unit else "the numbers from 0 on"
+                raise UserError(f"{where}.{name}: {error} is outside {limits}")
 
 
 def check_cost(value: Any, where: str) -> None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,16 @@ from hypothesis import strategies as st
 
 from joslim import front as module
 from joslim.errors import UserError
-from joslim.front import Front, Point, check_cost_name, exceeded, margins, non_dominated
+from joslim.front import (
+    Front,
+    MetricName,
+    Point,
+    bought,
+    check_cost_name,
+    exceeded,
+    margins,
+    non_dominated,
+)
 from joslim.space import Dim, Knob, WidthSpace
 
 SPACE = WidthSpace(
@@ -503,7 +513,7 @@ def test_json_gives_the_same_front_again(found: list[Point]) -> None:
 
 def test_the_format(front: Front) -> None:
     record = front.to_json()
-    assert list(record) == ["cost", "span", "val_images", "space", "children"]
+    assert list(record) == ["cost", "span", "val_images", "metric", "space", "children"]
     assert record["cost"] == "macs"
     assert record["span"] == [100.0, 1000.0]
     assert record["children"][1] == {
@@ -810,3 +820,31 @@ def test_a_front_as_a_file(front: Front, tmp_path: Path) -> None:
     assert Front.read(file) == front
     with pytest.raises(UserError, match=r"out: cannot write .*: No such file or directory"):
         front.save(tmp_path / "nowhere" / "mine.json")
+
+
+# Errors that are no percentages
+
+
+def test_plain_numbers_have_no_limit_no_hypervolume_and_their_own_words(front: Front) -> None:
+    name = MetricName("perplexity", "")
+    points = [replace(p, test_error=300.0 / (at + 1)) for at, p in enumerate(front)]
+    plain = Front(points, front.cost, front.span, 100, name)
+    assert Front.of_json(json.loads(json.dumps(plain.to_json()))).metric == name
+    assert plain.hypervolume() is None
+    budgets = np.linspace(*front.span, 50)
+    costs, losses = [p.costs["macs"] for p in points], [p.train_loss for p in points]
+    errors = [p.test_error or 0.0 for p in points]
+    # Where no child fits, that of the cheapest one counts.
+    assert plain.area() == pytest.approx(bought(costs, losses, errors, budgets, 300.0).mean())
+    assert (name.words("val_error"), name.text(12.345)) == ("validation perplexity", "12.35")
+    assert name.text(0.01234) == "0.0123"
+    for record, words in (
+        ({"label": "perplexity"}, "metric: no unit|metric.unit"),
+        ({"label": "a\nb", "unit": ""}, "metric.label: .* is not a name"),
+        ({"label": "mass", "unit": "kg"}, "metric.unit: 'kg'"),
+        ([], "metric"),
+    ):
+        with pytest.raises(UserError, match=words):
+            Front.of_json({**plain.to_json(), "metric": record})
+    with pytest.raises(UserError, match=r"test_error: -1.0 is outside the numbers from 0 on"):
+        Front([replace(p, test_error=-1.0) for p in points], front.cost, front.span, metric=name)

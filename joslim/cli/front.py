@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -39,6 +40,7 @@ def described(front: Front) -> dict[str, Any]:
         "cost": front.cost,
         "span": list(front.span),
         "error": error,
+        "metric": asdict(front.metric),
         "area": front.area(error) if error else None,
         "loss_area": front.area("train_loss"),
         "hypervolume": front.hypervolume(error) if error else None,
@@ -62,6 +64,7 @@ def show(front: Front) -> None:
     if front.error is None:
         console.print("no error is known for all children: no area, no hypervolume")
         return
-    name = title(front.error)
-    console.print(f"area under the curve {front.area(front.error):.2f} % {name} (lower is better)")
-    console.print(f"hypervolume {front.hypervolume(front.error):.4f} (higher is better)")
+    name, area = title(front.error, front.metric), front.metric.text(front.area(front.error))
+    console.print(f"area under the curve {area} {name} (lower is better)")
+    if (volume := front.hypervolume(front.error)) is not None:
+        console.print(f"hypervolume {volume:.4f} (higher is better)")

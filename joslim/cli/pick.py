@@ -81,16 +81,18 @@ def show(
         summary.add_column(column, justify="right" if column else "left")
     errors = [name for name in ("val_error", "test_error") if any_known(front, name)]
     names = (*front.costs, "train_loss", *errors)
-    for name, here, there in zip(names, cells(child, names), cells(front[-1], names)):
-        summary.add_row(title(name), here, there)
+    columns = (cells(point, names, front.metric) for point in (child, front[-1]))
+    for name, here, there in zip(names, *columns):
+        summary.add_row(title(name, front.metric), here, there)
     print_table(console, summary)
     left = [
         f"{format_size(name, rest)} of {format_size(name, budgets[name])} {title(name)}"
         for name, rest in margins(child, budgets).items()
     ]
     console.print(f"left: {', '.join(left)}", soft_wrap=True)
-    words = "none, this is the best one" if better is None else worth(better, budgets)
-    console.print(f"next better child by {title(by)}: {words}", soft_wrap=True)
+    words = "none, this is the best one" if better is None else worth(front, better, budgets)
+    by_what = title(by, front.metric)
+    console.print(f"next better child by {by_what}: {words}", soft_wrap=True)
     chosen = [*zip(child.widths.space.dims, child.widths.counts)]
     for kind in dict.fromkeys(dim.kind for dim, _ in chosen):
         table = Table(title=kind.capitalize(), title_justify="left")
@@ -104,7 +106,7 @@ def show(
         print_table(console, table)
 
 
-def worth(better: Point, budgets: dict[str, float]) -> str:
+def worth(front: Front, better: Point, budgets: dict[str, float]) -> str:
     """The next better child in words: "macs 40.6M (20.6M over) for train loss 0.1234"."""
     from joslim.front import exceeded
     from joslim.results.tables import cells, title
@@ -116,5 +118,6 @@ def worth(better: Point, budgets: dict[str, float]) -> str:
     ]
     known = [name for name in ("val_error", "test_error") if getattr(better, name) is not None]
     names = ("train_loss", *known)
-    figures = [f"{title(name)} {text}" for name, text in zip(names, cells(better, names))]
+    texts = cells(better, names, front.metric)
+    figures = [f"{title(name, front.metric)} {text}" for name, text in zip(names, texts)]
     return f"{', '.join(costs)} for {', '.join(figures)}"

@@ -174,8 +174,8 @@ def resume(
     opened_run = load(run)
     refuse_trained_elsewhere(opened_run.facts, opened_run.folder)
     values = opened_run.config.to_json()
-    for name in ("model", "data"):
-        if values[name].startswith("<"):
+    for name in ("model", "data", "task"):
+        if (values[name] or "").startswith("<"):
             raise UserError(
                 f"{name}: the run was begun in Python with {values[name]}; "
                 "go on there: joslim.train(..., resume=True)"

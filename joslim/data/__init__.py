@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from joslim.data import cifar, digits, fashion_mnist, folder, from_datasets
+from joslim.data import cifar, digits, fashion_mnist, folder, from_datasets, segmentation, text
 from joslim.data.base import Data, Options, Sweep
 from joslim.errors import UserError, unknown
 
@@ -30,6 +30,11 @@ Examples:
     True
 """
 
+DATA_OF_TASKS = (
+    "type --data folder:PATH with images and masks for segmentation, --data text:PATH for "
+    "language, or give data sets from Python for the others"
+)
+
 
 def load_data(
     name: str | tuple[Any, Any] | Data,
@@ -40,12 +45,15 @@ def load_data(
     device: str | torch.device = "cpu",
     workers: int = 0,
     split: str | None = None,
+    task: str | None = None,
+    context: int = 128,
+    ignore_index: int | None = None,
 ) -> Data:
     """Load a data set with its three splits.
 
     Args:
-        name: A name in `joslim.DATASETS`, "folder:PATH", a pair of data sets (train, test), or a
-            `Data`, which is returned as it is.
+        name: A name in `joslim.DATASETS`, "folder:PATH", "text:PATH", a pair of data sets (train,
+            test), or a `Data`, which is returned as it is.
         root: Folder of the official files, which are downloaded if they are missing; by default the
             environment variable JOSLIM_DATA, else a cache.
         size: Side of the images in pixels; by default their own; for a folder at most 224.
@@ -55,7 +63,13 @@ def load_data(
         device: Device of the batches.
         workers: Number of processes that decode the images of a folder.
         split: Shares of training, validation and test images of a folder that has classes and no
-            train/, such as "0.8/0.1/0.1". The images do not depend on the seed.
+            train/, or of a text, such as "0.8/0.1/0.1". They do not depend on the seed.
+        task: What is learned: a name in `joslim.TASKS`. By default "language" for a text, else
+            "classification". A folder for "segmentation" has images and masks; the labels of a
+            pair of data sets are masks, lists of yes or no for "multi-label", and numbers for
+            "regression".
+        context: Number of tokens that a network sees at once, of a text.
+        ignore_index: Value of the pixels of a mask that have no class; by default 255.
 
     Returns:
         The data set.
@@ -70,13 +84,27 @@ def load_data(
     """
     if isinstance(name, Data):
         return name
-    options = Options(root, size, channels, val, device, workers, split)
-    if split is not None and not (isinstance(name, str) and name.startswith("folder:")):
+    is_text = isinstance(name, str) and name.startswith("text:")
+    task = task or ("language" if is_text else "classification")
+    options = Options(
+        root, size, channels, val, device, workers, split, task, context, ignore_index
+    )
+    if split is not None and not (isinstance(name, str) and name.startswith(("folder:", "text:"))):
         raise UserError("split: it is for a folder of classes; leave it out, or type folder:PATH")
+    if is_text != (task == "language"):
+        raise UserError(f"task: {task} does not go with data {name!r}; {DATA_OF_TASKS}")
     if not isinstance(name, str):
         return from_datasets.load(name, options)
+    if is_text:
+        return text.load(name.removeprefix("text:"), options)
     if name.startswith("folder:"):
-        return folder.load(name.removeprefix("folder:"), options)
+        kinds = {"classification": folder.load, "segmentation": segmentation.load}
+        if task not in kinds:
+            raise UserError(f"task: {task} does not go with data {name!r}; {DATA_OF_TASKS}")
+        return kinds[task](name.removeprefix("folder:"), options)
     if name not in DATASETS:
-        raise UserError(f"{unknown('data', name, DATASETS)}; or your own images as folder:PATH")
+        others = "or your own as folder:PATH (images) or text:PATH"
+        raise UserError(f"{unknown('data', name, DATASETS)}; {others}")
+    if task != "classification":
+        raise UserError(f"task: {task} does not go with data {name!r}; {DATA_OF_TASKS}")
     return DATASETS[name](options)

@@ -35,6 +35,9 @@ class Options:
     device: str | torch.device = "cpu"
     workers: int = 0
     split: str | None = None
+    task: str = "classification"
+    context: int = 128
+    ignore_index: int | None = None
 
     def __post_init__(self) -> None:
         if self.size is not None and self.size < 1:
@@ -54,7 +57,7 @@ class Data(ABC):
     Attributes:
         name: Name of the data set.
         classes: Names of the classes.
-        shape: Shape of one image (channels, height, width).
+        shape: Shape of one input: (channels, height, width) of images.
         mean: Mean of each channel, for pixels from 0 to 1.
         std: Standard deviation of each channel.
         recipe: Name of the training recipe that suits the data.
@@ -73,17 +76,30 @@ class Data(ABC):
 
     name: str
     classes: tuple[str, ...]
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
     recipe: str
     sizes: dict[str, int]
     sources: dict[str, str] = {}
     device: torch.device
+    # What is learned of the data, the type of the inputs, and the words of the summary.
+    task: str = "classification"
+    dtype: torch.dtype = torch.float32
+    unit: str = "images"
+
+    def example(self) -> Tensor:
+        """Return an input of the network: zeros of shape [1, *shape]."""
+        return torch.zeros(1, *self.shape, dtype=self.dtype)
+
+    def label_counts(self) -> list[int]:
+        """Return how often each class occurs in the training data."""
+        labels = self.labels("train")
+        return [int((labels == number).sum()) for number in range(len(self.classes))]
 
     @abstractmethod
     def labels(self, split: str) -> Integers:
-        """Return the class of each image of a split, of shape [n].
+        """Return the class of each sample of a split, of shape [n]; zeros if it has not one class.
 
         Args:
             split: Name of the split.

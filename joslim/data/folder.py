@@ -52,6 +52,12 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 LAYOUT = "train/CLASS/*.jpg and val/CLASS/*.jpg are needed"
 # The default size is that of the images, and at most this.
 LARGEST_DEFAULT_SIZE = 224
+RESAMPLING = {
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+    "nearest": Image.Resampling.NEAREST,
+    "lanczos": Image.Resampling.LANCZOS,
+}
 # PIL's modes of images with 1 to 4 channels.
 MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 
@@ -106,6 +112,7 @@ class FolderData(Data):
 
     scale: float = DEFAULT_SCALE
     clip_colours: bool = False
+    interpolation: str = "bilinear"
 
     def __init__(self, folder: Path, options: Options) -> None:
         if not folder.is_dir():
@@ -117,9 +124,9 @@ class FolderData(Data):
             raise UserError(
                 f"channels: {options.channels}; files have 1 to 4; give data sets from Python"
             )
-        self.classes, self.files, self.sources = _list_splits(folder, options)
+        self.classes, self.files, self.sources = self._list(folder, options)
         size = options.size or _usual_size(self.files["train"])
-        self.shape = (options.channels, size, size)
+        self.shape = self._shape(options, size)
         self.sizes = {split: len(files) for split, files in self.files.items()}
         self.recipe = recipe_for(self.sizes["train"], size)
         self.deep = _has_16_bits(self.files["train"].path(0))
@@ -131,6 +138,18 @@ class FolderData(Data):
                 (sum(weight * value for weight, value in zip(LUMA, values)),)
                 for values in (MEAN, STD)
             )
+
+    def _list(
+        self, folder: Path, options: Options
+    ) -> tuple[tuple[str, ...], dict[str, ImageFiles], dict[str, str]]:
+        return _list_splits(folder, options)
+
+    def _shape(self, options: Options, size: int) -> tuple[int, ...]:
+        return (options.channels, size, size)
+
+    def _decoder(self, split: str, seed: int | None = None) -> _Decoder:
+        kind = self.interpolation
+        return _Decoder(self.files[split], self.shape, self.deep, seed, self.scale, kind)
 
     def _moments(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Return the mean and the deviation of each channel of some training images."""
@@ -155,19 +174,19 @@ class FolderData(Data):
         return self._normalised(split, step, self._plain_pixels(split, step))
 
     def _plain_pixels(self, split: str, step: Step) -> Tensor:
-        pixels, broken = _Decoder(self.files[split], self.shape, self.deep).pixels(step)
+        pixels, broken = self._decoder(split).pixels(step)
         self.files[split].add_broken(broken)
         return pixels
 
     def plain_batches(self, split: str, batches: Sequence[Integers]) -> Iterator[Batch]:
         self.check_split(split)
-        decoder = _Decoder(self.files[split], self.shape, self.deep)
+        decoder = self._decoder(split)
         for step, pixels in self._decode_ahead(decoder, map(_without_epoch, batches)):
             yield self._normalised(split, step, pixels)
 
     def augmented(self, seed: int, schedule: Iterator[Step]) -> Iterator[Batch]:
         labels = self.labels("train")
-        decoder = _Decoder(self.files["train"], self.shape, self.deep, seed, self.scale)
+        decoder = self._decoder("train", seed)
         for step, pixels in self._decode_ahead(decoder, schedule):
             drawn = uniforms(seed, "colour", *step, FLIP_AND_COLOUR_UNIFORMS)
             augment = flip_and_clip_colour if self.clip_colours else flip_and_colour
@@ -320,6 +339,8 @@ def _list_splits(
         files = {split: images.at(positions) for split, positions in parts}
         return classes, files, {"test": f"split {options.split}"}
     train, val, test = (folder / split for split in ("train", "val", "test"))
+    if train.is_dir() and {*_subfolders(train)} == {"images", "masks"}:
+        raise UserError(f"data: {train} has images/ and masks/, type --task segmentation")
     if not train.is_dir() and len(_subfolders(folder)) > 1 and not val.is_dir():
         raise UserError(
             f"data: {folder} has no folder train/; {LAYOUT}, or --split 0.8/0.1/0.1 to divide "
@@ -406,10 +427,11 @@ class _Decoder(Dataset[Any]):
     """Decodes the images of a step, in a worker; without a seed it takes the centre of each."""
 
     files: ImageFiles
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
     deep: bool = False
     seed: int | None = None
     scale: float = DEFAULT_SCALE
+    interpolation: str = "bilinear"
 
     def __getitem__(self, step: Step) -> tuple[Step, Tensor, dict[int, str]] | UserError:
         try:
@@ -438,7 +460,8 @@ class _Decoder(Dataset[Any]):
         channels, size, _ = self.shape
         for candidate in self.files.same_class_from(index):
             try:
-                return read_box(self.files.path(candidate), choose, size, channels, self.deep)
+                path, kind = self.files.path(candidate), self.interpolation
+                return read_box(path, choose, size, channels, self.deep, kind)
             except BrokenImage as error:
                 broken[candidate] = str(error)
             self.files.check_broken(broken)
@@ -478,7 +501,12 @@ def _usual_size(files: ImageFiles) -> int:
 
 
 def read_box(
-    path: str | Path, choose: ChooseBox, size: int, channels: int, deep: bool = False
+    path: str | Path,
+    choose: ChooseBox,
+    size: int,
+    channels: int,
+    deep: bool = False,
+    interpolation: str = "bilinear",
 ) -> NDArray[Any]:
     """Read the chosen box of an image and resize it to [c, size, size].
 
@@ -490,7 +518,7 @@ def read_box(
         with Image.open(path) as image:
             box = _shrink_while_decoding(image, choose(*image.size), size)
             bands = deep_bands(image, channels) if deep else bands_of(image, channels)
-            cut = [band.resize((size, size), Image.Resampling.BILINEAR, box) for band in bands]
+            cut = [band.resize((size, size), RESAMPLING[interpolation], box) for band in bands]
     except Exception as error:  # A broken file can raise anything.
         # A file that is missing, or too large for the memory, may be readable another time.
         passing = isinstance(error, MemoryError) or getattr(error, "errno", None) is not None

@@ -3,7 +3,8 @@
 An image is a PIL image, or an array or tensor of bytes (0 to 255), 16 bits (0 to 65535) or floats
 (0 to 1) with the axes (height, width), (height, width, channels) or (channels, height, width). All
 images are copied into memory; those of 16 bits become floats, and floats stay floats, because
-rounding them to bytes would lose information.
+rounding them to bytes would lose information. A label is a class, or, as the task has it, a mask
+of the size of the image or some numbers.
 """
 
 from __future__ import annotations
@@ -15,13 +16,22 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
 from joslim.data.base import Data, Options
 from joslim.data.folder import as_array, convert_mode
-from joslim.data.in_memory import DatasetInfo, Images, MemoryData, resize, set_channels
+from joslim.data.in_memory import (
+    NUMBERS,
+    DatasetInfo,
+    Images,
+    MemoryData,
+    ignored_by,
+    resize,
+    set_channels,
+)
 from joslim.errors import UserError
 
 
@@ -41,15 +51,23 @@ def load(pair: tuple[Any, Any], options: Options) -> Data:
     images = _read_all(train, "train", options)
     classes = getattr(train, "classes", None)
     if not isinstance(classes, Iterable):  # some data sets give the number of classes
-        classes = range(int(images.labels.max()) + 1 if len(images) else 0)
+        classes = range(_number_of_outputs(images.labels, options))
     info = DatasetInfo("pair", tuple(map(str, classes)), len(test), shift=8, flip=True)
     return MemoryData(info, images, lambda: _read_all(test, "test", options), options)
+
+
+def _number_of_outputs(labels: Tensor, options: Options) -> int:
+    """Return the number of classes that occur, or of the numbers of each label."""
+    if options.task in NUMBERS:
+        return labels[0].numel() if len(labels) else 0
+    counted = labels[labels != ignored_by(options)]
+    return int(counted.max()) + 1 if len(counted) else 0
 
 
 def _read_all(dataset: Any, split: str, options: Options) -> Images:
     """Read all items, and bring the images to the requested channels and size."""
     pixels: list[Tensor] = []
-    labels, checksum = [], 0
+    labels, checksum, numbers = [], 0, options.task in NUMBERS
     for index in range(len(dataset)):
         where = f"{split}[{index}]"
         item = dataset[index]
@@ -60,13 +78,7 @@ def _read_all(dataset: Any, split: str, options: Options) -> Images:
         tensor = _as_tensor(image, options.channels, where)
         checksum = zlib.crc32(np.ascontiguousarray(tensor.numpy()).data, checksum)
         pixels.append(resize(set_channels(tensor[None], options.channels), options.size))
-        try:
-            labels.append(operator.index(label))
-        except TypeError:
-            kind = type(label).__name__
-            raise UserError(
-                f"data: the label of {where} is {kind}; a whole number is needed"
-            ) from None
+        labels.append(_as_label(label, tensor, options, where))
     for index, one in enumerate(pixels):
         if one.shape != pixels[0].shape:
             here, first = ("x".join(map(str, p.shape[2:])) for p in (one, pixels[0]))
@@ -76,7 +88,36 @@ def _read_all(dataset: Any, split: str, options: Options) -> Images:
         if one.dtype != pixels[0].dtype:
             raise UserError(f"data: {split} has images of bytes and of floats; give one kind")
     stacked = torch.cat(pixels) if pixels else torch.zeros(0, options.channels, 1, 1)
-    return Images(stacked, torch.tensor(labels, dtype=torch.int64), checksum)
+    try:
+        found = torch.from_numpy(np.array(labels, dtype=np.float32 if numbers else np.int64))
+        return Images(stacked, found, checksum)
+    except ValueError as error:
+        raise UserError(f"data: the labels of {split} have different sizes: {error}") from error
+
+
+def _as_label(label: Any, image: Tensor, options: Options, where: str) -> Any:
+    """Check a label: a class; numbers; or a mask of the size of the image, resized with it."""
+    if options.task == "classification":
+        try:
+            return operator.index(label)
+        except TypeError:
+            kind = type(label).__name__
+            raise UserError(
+                f"data: the label of {where} is {kind}; a whole number is needed"
+            ) from None
+    array = label.numpy(force=True) if isinstance(label, Tensor) else np.asarray(label)
+    if array.dtype.kind not in "biuf" or not np.isfinite(array).all():
+        raise UserError(f"data: the label of {where} holds no finite numbers")
+    if options.task != "segmentation":
+        return array.reshape(-1)
+    if array.shape != tuple(image.shape[1:]):
+        sizes = ("x".join(map(str, shape[::-1])) for shape in (array.shape, image.shape[1:]))
+        raise UserError("data: the mask of {} is {} pixels, the image {}".format(where, *sizes))
+    if options.size is None:
+        return array.astype(np.int64)
+    mask = torch.from_numpy(array.astype(np.float32))[None, None]
+    near = F.interpolate(mask, (options.size, options.size), mode="nearest-exact")
+    return near[0, 0].long().numpy()
 
 
 def _as_tensor(image: Any, channels: int, where: str) -> Tensor:

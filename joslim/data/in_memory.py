@@ -27,6 +27,8 @@ from joslim.errors import UserError
 
 # Number of images that are converted at once, a compromise between memory and speed.
 CHUNK = 1024
+# Tasks whose labels are numbers and no classes.
+NUMBERS = ("regression", "multi-label")
 
 
 @dataclass
@@ -34,7 +36,7 @@ class Images:
     """Images with their labels."""
 
     pixels: Tensor  # [n, c, h, w]; uint8 from 0 to 255, or float32 from 0 to 1
-    labels: Tensor  # [n], int64
+    labels: Tensor  # [n], int64; masks [n, h, w]; or numbers [n, k], float32
     # Of the pixels as they were read: resized pixels differ a little between machines.
     checksum: int = 0
 
@@ -81,9 +83,10 @@ class MemoryData(Data):
         self.device = torch.device(options.device)
         self.options = options
         self.read_test = read_test
-        _check_labels(train, self.classes)
+        self.task = options.task
+        _check_labels(train, self.classes, options)
         self.checksum = train.checksum
-        kept, held_out = carve(train.labels.numpy(), options.val)
+        kept, held_out = carve(_classes_of(train), options.val)
         train = _fit_to_options(train, options)
         _, channels, height, width = train.pixels.shape
         self.shape = (channels, height, width)
@@ -101,7 +104,7 @@ class MemoryData(Data):
         if split in self.parts:
             return self.parts[split]
         test = self.read_test()
-        _check_labels(test, self.classes)
+        _check_labels(test, self.classes, self.options)
         test = _fit_to_options(test, self.options)
         if len(test) != self.sizes["test"]:
             raise UserError(
@@ -116,10 +119,17 @@ class MemoryData(Data):
         return self.parts[split]
 
     def labels(self, split: str) -> Integers:
-        return self.images(split).labels.cpu().numpy()
+        return _classes_of(self.images(split))
+
+    def label_counts(self) -> list[int]:
+        labels = self.images("train").labels
+        return [int((labels == number).sum()) for number in range(len(self.classes))]
 
     def content(self) -> bytes:
-        return self.checksum.to_bytes(4, "little") + super().content()
+        content = self.checksum.to_bytes(4, "little") + super().content()
+        if self.task == "classification":
+            return content
+        return content + self.images("train").labels.cpu().numpy().tobytes()
 
     def plain(self, split: str, indices: ArrayLike) -> Batch:
         images = self.images(split)
@@ -134,13 +144,42 @@ class MemoryData(Data):
             flip = (drawn[:, 2] < 0.5) & self.flip
             chosen = sent(step.indices, self.device)
             moved = shift_and_flip(images.pixels[chosen], down, right, flip)
-            yield normalise(moved, self.mean, self.std), images.labels[chosen]
+            labels = images.labels[chosen]
+            if self.task == "segmentation":  # pixels from beyond the edge are not counted
+                ignored = ignored_by(self.options)
+                masks = shift_and_flip(labels[:, None] - ignored, down, right, flip)
+                labels = masks[:, 0] + ignored
+            yield normalise(moved, self.mean, self.std), labels
 
 
-def _check_labels(images: Images, classes: tuple[str, ...]) -> None:
+def ignored_by(options: Options) -> int:
+    """Return the value of the pixels of masks that have no class."""
+    return 255 if options.ignore_index is None else options.ignore_index
+
+
+def _classes_of(images: Images) -> Integers:
+    """Return the class of each image, [n]; zeros if labels are no classes of images."""
+    labels = images.labels.cpu().numpy()
+    if labels.ndim == 1 and labels.dtype == np.int64:
+        return labels
+    return np.zeros(len(labels), dtype=np.int64)
+
+
+def _check_labels(images: Images, classes: tuple[str, ...], options: Options) -> None:
     if len(images) == 0:
         raise UserError("data: there are no images; at least two are needed")
-    low, high = int(images.labels.min()), int(images.labels.max())
+    labels = images.labels
+    if options.task == "multi-label" and not bool(((labels == 0) | (labels == 1)).all()):
+        raise UserError("data: labels of task multi-label are 0 or 1; other numbers are there")
+    if options.task in NUMBERS:
+        if labels.shape[1] != len(classes):
+            raise UserError(f"data: {labels.shape[1]} numbers in a label, {len(classes)} names")
+        return
+    if options.task == "segmentation":
+        labels = labels[labels != ignored_by(options)]
+        if not len(labels):
+            raise UserError("data: all pixels of the masks are ignored; label some")
+    low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= len(classes):
         wrong = low if low < 0 else high
         raise UserError(

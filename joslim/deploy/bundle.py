@@ -11,16 +11,16 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zipfile import ZIP_DEFLATED, ZIP_STORED
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import from_numpy, tensor
+from torch import Tensor, from_numpy, tensor
 
 import joslim_runtime
-from joslim.data import Data
 from joslim.data.folder import CENTRE
 from joslim.deploy.destination import destination
 from joslim.deploy.exporting import (
@@ -34,7 +34,7 @@ from joslim.deploy.exporting import (
     widths_of,
     worst_of,
 )
-from joslim.deploy.int8 import data_of, error_of
+from joslim.deploy.int8 import data_of, errors_of
 from joslim.deploy.template import Slot, Template, make_template
 from joslim.errors import RunFailed, UserError
 from joslim.formats import FORMATS, INPUT
@@ -120,7 +120,9 @@ def export_bundle(
         for number, point in enumerate(points, start=1):
             measures = {measure: getattr(point, measure) for measure in MEASURES}
             if int8:  # the errors on the front are those of the floats
-                after = None if images is None else error_in_place(run.net, point.widths, images)
+                in_place = partial(run_in_place, run.net, point.widths)
+                found = errors_of(run, [in_place], images)
+                after = found[0] if found else None
                 measures |= {"val_error": None, "test_error": after}
                 if after is not None and point.test_error is not None:
                     errors.append((point.test_error, after))
@@ -158,9 +160,8 @@ def quantized_weights(net: SlimmableNet) -> Iterator[Integers]:
             parameter.data = before[name]
 
 
-def error_in_place(net: SlimmableNet, widths: Widths, data: Data) -> float:
-    """Test error in percent of the slimmable network at these widths."""
-    return error_of(lambda x: outputs_in_place(net, widths, (x,))[0], data)
+def run_in_place(net: SlimmableNet, widths: Widths, images: Tensor) -> Tensor:
+    return outputs_in_place(net, widths, (images,))[0]
 
 
 class Builder:

@@ -20,12 +20,14 @@ from joslim.deploy.exporting import Check, write_child, write_several
 from joslim.errors import RunFailed, UserError, reason
 from joslim.files import json_value
 from joslim.formats import FORMATS, format_of, onnx_forward, onnx_session
-from joslim.front import Front, Point
+from joslim.front import IN_PERCENT, Front, MetricName, Point
 from joslim.results.plots import draw_quantized
 from joslim.results.run_files import CONFIG
 from joslim.runs.run import Run
+from joslim.runs.setup import task_of
 from joslim.slimmable.running import tensors_in
-from joslim.training.evaluate import wrong
+from joslim.training.metrics import as_metric
+from joslim.training.tasks import TASKS
 
 Forward = Callable[[Tensor], Tensor]
 
@@ -40,7 +42,7 @@ LATENCY = COSTS["latency"].key
 class Quantized:
     """The 8-bit file beside the one in floats, which is checked first and not kept.
 
-    Pairs are (floats, 8 bits). Errors are in percent of the run's test images, if these could be
+    Pairs are (floats, 8 bits). Errors are those of the run's test images, if these could be
     loaded; milliseconds are medians for one image on one thread of this machine.
     """
 
@@ -49,12 +51,14 @@ class Quantized:
     agreeing: int | None
     bytes: tuple[int, int]
     ms: tuple[float, float]
-    error: tuple[float, float] | None = None
+    error: tuple[float, ...] | None = None
+    metric: MetricName = IN_PERCENT
 
     def __str__(self) -> str:
         rows = [str(Check(self.difference, self.agreeing, self.check.samples))]
         if self.error is not None:
-            rows.append("test error {:.2f} % -> {:.2f} %".format(*self.error))
+            before, after = map(self.metric.text, self.error)
+            rows.append(f"{self.metric.words('test_error')} {before} -> {after}")
         rows.append("{:.3f} ms -> {:.3f} ms".format(*self.ms))
         rows.append("{:,} -> {:,} bytes".format(*self.bytes))
         return f"8 bits: {', '.join(rows)}"
@@ -142,7 +146,8 @@ def write_int8(run: Run, point: Any, file: Path, data: Data | None) -> Quantized
         else int((before[0].argmax(dim=1) == after[0].argmax(dim=1)).sum()),
         sizes,
         timed(forwards, samples[:1]),
-        None if data is None else (error_of(forwards[0], data), error_of(forwards[1], data)),
+        errors_of(run, forwards, data),
+        run.front.metric,
     )
 
 
@@ -155,7 +160,8 @@ def data_of(run: Run, name: str | None = None) -> Data | None:
         return None
     config = run.config
     root = config.data_root if config.data_root and Path(config.data_root).is_dir() else None
-    options: dict[str, Any] = {"size": config.size, "channels": run.net.example[0].shape[1]}
+    task = config.task if config.task in TASKS else None
+    options: dict[str, Any] = {"size": config.size, "channels": config.channels, "task": task}
     try:
         data = load_data(
             name or run.data_name, root, val=config.held_out, split=config.split, **options
@@ -210,8 +216,14 @@ def timed(forwards: tuple[Forward, Forward], image: Tensor) -> tuple[float, floa
     return before, after
 
 
-def error_of(forward: Forward, data: Data) -> float:
-    """Test error in percent."""
-    batches = data.sweep("test", BATCH)
-    faults = torch.cat([wrong(forward(x.cpu()), y.cpu()) for x, y in batches])
-    return 100 * faults.double().mean().item()
+def errors_of(run: Run, forwards: Sequence[Forward], data: Data | None) -> tuple[float, ...] | None:
+    """Test errors by the metric of the run; None without data, or if its task is an object."""
+    own = run.config.task is not None and run.config.task not in TASKS
+    metric = None if data is None or own else as_metric(task_of(run.config, data).metric)
+    if data is None or metric is None:
+        return None
+    found = [metric.make() for _ in forwards]
+    for x, y in data.sweep("test", BATCH):
+        for forward, one in zip(forwards, found):
+            one.update(forward(x.cpu()), y.cpu())
+    return tuple(one.compute() for one in found)

@@ -1,4 +1,6 @@
-"""The networks of the paper as plain `nn.Module`s, which do not import joslim.
+"""The networks of the paper, a U-Net and a small decoder of text, as plain `nn.Module`s.
+
+They do not import joslim.
 
 `MODELS` is the table by name. To add a network, say RegNet:
 
@@ -27,6 +29,7 @@ from collections.abc import Callable
 
 from torch import nn
 
+from .llama import tiny_llama
 from .mobilenet import mobilenet_v2, mobilenet_v3_large
 from .resnet import (
     resnet8,
@@ -42,6 +45,7 @@ from .resnet import (
     resnet50,
     resnet56,
 )
+from .unet import unet
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "resnet8": resnet8,
@@ -58,6 +62,8 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "resnet50": resnet50,
     "mobilenet_v2": mobilenet_v2,
     "mobilenet_v3_large": mobilenet_v3_large,
+    "unet": unet,
+    "tiny_llama": tiny_llama,
 }
 
 __all__ = [
@@ -76,4 +82,6 @@ __all__ = [
     "resnet44",
     "resnet50",
     "resnet56",
+    "tiny_llama",
+    "unet",
 ]

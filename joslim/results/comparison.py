@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from joslim.errors import UserError, unknown
 from joslim.files import write_whole
-from joslim.front import ERRORS, Front
+from joslim.front import ERRORS, IN_PERCENT, Front
 from joslim.results.groups import (
     Spread,
     curve,
@@ -230,7 +230,9 @@ def _row_of(
     sizes: Sequence[float],
 ) -> dict[str, Any]:
     """The figures of one method. The error is one that all fronts of the table know."""
-    measure = shared_measure(entry.front for entry in group if entry.front is not None)
+    known = [entry.front for entry in group if entry.front is not None]
+    measure = shared_measure(known)
+    metric = known[0].metric if known else IN_PERCENT
 
     def values(name: str, figure: Callable[[Entry], float | None]) -> dict[int, float]:
         """Return a figure of the runs of a method, for the seeds that have it."""
@@ -262,6 +264,7 @@ def _row_of(
         "seeds": sorted(fronts),
         "missing": sorted(mine.keys() - fronts.keys()),
         "measure": measure,
+        "metric": asdict(metric),
         **Spread.of(own.values()).named("area"),
         **Spread.of(values(method, loss_area).values()).named("loss_area"),
         "against": None if method == reference else paired_test(own, areas(reference), reference),

@@ -93,7 +93,8 @@ def inputs_of(facts: dict[str, Any]) -> list[tuple[tuple[int, ...], str]]:
         places = [f"{CONFIG}.network.inputs[{at}]" for at in range(len(rows))]
     else:
         images, place = (facts["data"], f"{CONFIG}.data") if "data" in facts else (facts, CONFIG)
-        rows, places = [{"shape": [1, *json_rows(images, "shape", place, 3, 3)]}], [place]
+        sizes = [1, *json_rows(images, "shape", place, MOST_AXES - 1)]
+        rows, places = [{"shape": sizes, "dtype": images.get("dtype", "float32")}], [place]
     inputs = []
     for row, place in zip(rows, places):
         sizes = json_rows(row, "shape", place, MOST_AXES, least=0)

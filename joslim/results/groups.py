@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from joslim.errors import UserError
 from joslim.files import json_value, shown
-from joslim.front import ERRORS, Front, bought
+from joslim.front import ERRORS, Front, MetricName, bought
 from joslim.results.record import Record
 from joslim.results.run_files import CONFIG, LATENCY, read_object, total_steps
 from joslim.training.settings import SEARCH_FIELDS, WHERE_AND_HOW
@@ -226,14 +226,15 @@ class Board:
     """The groups of one data set and cost, which can be drawn together.
 
     data: as they were typed; identity: what they hold. measure: the best error that all fronts
-    know. span: the least and the largest cost of the networks. difference: the settings that tell
-    this board from others of the same data and cost.
+    know; metric: its words. span: the least and the largest cost of the networks. difference: the
+    settings that tell this board from others of the same data and cost.
     """
 
     data: str
     identity: str
     key: str
     measure: str
+    metric: MetricName
     span: tuple[float, float]
     groups: tuple[Group, ...]
     difference: str = ""
@@ -244,15 +245,16 @@ def boards_of(records: Sequence[Record]) -> list[Board]:
 
     Other runs are left out: their losses cannot be compared with a judged front.
     """
-    sorted_fronts: dict[tuple[str, str], dict[int, Front]] = {}
+    sorted_fronts: dict[tuple[str, str, MetricName], dict[int, Front]] = {}
     for at, record in enumerate(records):
         if record.front is not None:
             data = record.facts.get("data")
             known = data if isinstance(data, dict) else {}
             identity = cell_text(known.get("identity", record.config.get("data")))
-            sorted_fronts.setdefault((identity, record.front.key), {})[at] = record.front
+            same = (identity, record.front.key, record.front.metric)
+            sorted_fronts.setdefault(same, {})[at] = record.front
     boards = []
-    for (identity, key), fronts in sorted_fronts.items():
+    for (identity, key, metric), fronts in sorted_fronts.items():
         groups = _repetitions(records, fronts)
         first = [records[group[0]] for group in groups]
         names = group_names([*map(_setting_texts, first)], [record.name for record in first])
@@ -262,6 +264,7 @@ def boards_of(records: Sequence[Record]) -> list[Board]:
             identity=identity,
             key=key,
             measure=shared_measure(fronts.values()),
+            metric=metric,
             span=(min(ends), max(ends)),
             groups=tuple(
                 Group(name, tuple(group), tuple(fronts[at] for at in group))

@@ -19,7 +19,7 @@ from joslim.allocation import Allocation
 from joslim.costs import cost_info
 from joslim.errors import UserError
 from joslim.files import whole
-from joslim.front import ERRORS, Front, Point, best_so_far
+from joslim.front import ERRORS, IN_PERCENT, Front, MetricName, Point, best_so_far
 from joslim.results.groups import Spread, band, is_wide, shared_measure, spread_budgets
 from joslim.results.record import Visit
 from joslim.units import format_size, short_size
@@ -39,11 +39,6 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DARK, GREY, LIGHT = "#24292f", "#6e7781", "#d8dee4"
 
-MEASURE_LABELS = {
-    "test_error": "test error",
-    "val_error": "validation error",
-    "train_loss": "training loss",
-}
 # Budgets of a curve, and panels side by side.
 BUDGETS = 200
 MOST_ACROSS = 3
@@ -137,13 +132,13 @@ def draw_allocation(
     (cost,), measure = curve[0].costs, curve[0].measure
     budgets = [allocation.costs[cost] for allocation in curve]
     for axes in (left, right):
-        dress_axes(axes, cost, measure, (budgets[0], budgets[-1]))
+        dress_axes(axes, cost, measure, (budgets[0], budgets[-1]), chosen.metric)
         axes.set_xlabel(f"{cost_info(cost).axis_label}, all networks", color=GREY)
         axes.axvline(chosen.costs[cost], color=GREY, lw=1, ls=":")
     means = [allocation.mean(measure) for allocation in (*curve, chosen)]
     left.step(budgets, means[:-1], where="post", color=COLOURS[0], lw=2)
     left.plot(chosen.costs[cost], means[-1], "o", color=DARK, ms=7, mec="white", zorder=3)
-    left.set_ylabel(f"weighted mean {MEASURE_LABELS[measure]}", color=GREY)
+    left.set_ylabel(f"weighted mean {chosen.metric.words(measure)}", color=GREY)
     put_title(left, f"All {len(names)} networks together")
     for at, name in enumerate(names):
         own = [getattr(allocation.points[at], measure) for allocation in curve]
@@ -187,8 +182,9 @@ def draw_fronts(axes: Axes, fronts: Mapping[str, Front], areas: bool = True) -> 
         return
     areas = areas and measure in ERRORS
     found = [front.area(measure) if areas else None for front in fronts.values()]
+    metric = next(iter(fronts.values())).metric
     labels = [
-        _in_legend(name if area is None else f"{name}  (area {area:.1f} %)")
+        _in_legend(name if area is None else f"{name}  (area {metric.text(area, 1)})")
         for name, area in zip(fronts, found)
     ]
     plain_text(axes.legend(lines, labels, frameon=False, labelcolor=DARK, fontsize=10))
@@ -248,8 +244,9 @@ def _label_ends(axes: Axes, front: Front, measure: str) -> None:
     }
 
     def words(point: Point) -> str:
-        error = f"{getattr(point, measure):.1f} % error"
-        value = error if measure in ERRORS else f"loss {point.train_loss:.3f}"
+        error = front.metric.text(getattr(point, measure), 1)
+        value = f"{error} {front.metric.label}"
+        value = value if measure in ERRORS else f"loss {point.train_loss:.3f}"
         return f"{value} at {format_size(front.key, point.costs[front.key])}"
 
     first, last = front[0], front[-1]
@@ -312,7 +309,7 @@ def draw_lines(
     everyone = [front for seeds in fronts.values() for front in seeds]
     key, measure = cost or everyone[0].key, shared_measure(everyone)
     budgets = budgets_of(everyone, key)
-    dress_axes(axes, key, measure, (budgets[0], budgets[-1]))
+    dress_axes(axes, key, measure, (budgets[0], budgets[-1]), everyone[0].metric)
     for label, seeds in fronts.items():
         look = looks[label]
         style: dict[str, Any] = {"drawstyle": "steps-post", "color": look.colour, "ls": look.line}
@@ -338,7 +335,7 @@ def label_of(label: str, fronts: Sequence[Front], measure: str) -> str:
         found = [front.area(measure) for front in fronts]
         area = Spread.of([area for area in found if area is not None])
         deviation = "" if area.deviation is None else f" ± {area.deviation:.1f}"
-        facts.insert(0, f"area {area.mean:.1f}{deviation} %")
+        facts.insert(0, f"area {area.mean:.1f}{deviation} {fronts[0].metric.unit}".rstrip())
     return _in_legend(f"{label}  ({', '.join(facts)})")
 
 
@@ -405,17 +402,23 @@ def panel_grid(count: int, across: int, width: float, height: float) -> tuple[Fi
 
 
 def _dress_for(axes: Axes, front: Front, measure: str) -> None:
-    dress_axes(axes, front.key, measure, front.span)
+    dress_axes(axes, front.key, measure, front.span, front.metric)
     # An invisible line, so that the axis reaches from the smallest network to the full one.
     axes.plot(front.span, [getattr(front[0], measure)] * 2, alpha=0)
 
 
-def dress_axes(axes: Axes, cost: str, measure: str, span: tuple[float, float]) -> None:
+def dress_axes(
+    axes: Axes,
+    cost: str,
+    measure: str,
+    span: tuple[float, float],
+    metric: MetricName = IN_PERCENT,
+) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
-    percent = measure in ERRORS
+    percent = measure in ERRORS and metric.unit
     axes.set_xlabel(cost_info(cost).axis_label, color=GREY, parse_math=False)
-    axes.set_ylabel(MEASURE_LABELS[measure], color=GREY)
+    axes.set_ylabel(metric.words(measure), color=GREY, parse_math=False)
     if is_wide(span):
         axes.set_xscale("log")
         axes.xaxis.set_minor_locator(NullLocator())
@@ -457,3 +460,5 @@ def _check_fronts(fronts: Mapping[str, Front]) -> None:
         raise UserError("fronts: none given; give at least one by its name")
     if len(keys) > 1:
         raise UserError(f"fronts: they have different costs: {', '.join(sorted(keys))}")
+    if len(labels := {front.metric.label for front in fronts.values()}) > 1:
+        raise UserError(f"fronts: they have different errors: {', '.join(sorted(labels))}")

@@ -14,7 +14,7 @@ from typing import Any
 
 from joslim.errors import UserError
 from joslim.files import json_count, json_name, json_number, json_rows, json_value, shown
-from joslim.front import Front, cost_key, non_dominated
+from joslim.front import Front, MetricName, cost_key, non_dominated
 from joslim.results.run_files import (
     CONFIG,
     FINISHED,
@@ -124,6 +124,13 @@ class Record:
         if self.config.get("method") == "single" or share is None or not 0 <= share <= 1:
             return 0
         return round(share * (self.status.total or 0))
+
+    @property
+    def metric(self) -> MetricName:
+        """What the errors of the run are called."""
+        if self.front is not None:
+            return self.front.metric
+        return MetricName.of_json(self.facts.get("metric"))
 
     @property
     def seconds(self) -> float | None:
@@ -392,7 +399,7 @@ def curves_of(metrics: Sequence[Line]) -> dict[str, list[float | None]]:
 
 @dataclass(frozen=True)
 class Validation:
-    """Validation errors in percent over the steps: of the full network, and of the smallest.
+    """Validation errors over the steps: of the full network, and of the smallest.
 
     best: The step with the least mean of both, and the last of equal ones; the front is that of its
     weights. smallest: empty if a single child was trained.
@@ -409,7 +416,7 @@ def validation_of(metrics: Sequence[Line]) -> Validation | None:
     for line in metrics:
         if line.get("phase") == VALIDATION:
             errors = json_rows(line, "val_errors", METRICS, 2, 1)
-            found[_step_of(line)] = [json_number(error, METRICS, 100.0) for error in errors]
+            found[_step_of(line)] = [json_number(error, METRICS) for error in errors]
     if not found or len({len(errors) for errors in found.values()}) > 1:
         return None
     best = min(found, key=lambda step: (sum(found[step]), -step))

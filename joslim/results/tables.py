@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from joslim.costs import cost_info
-from joslim.front import ERRORS
+from joslim.front import ERRORS, IN_PERCENT, MEASURES, MetricName
 from joslim.units import format_size
 
 if TYPE_CHECKING:
@@ -19,11 +19,6 @@ if TYPE_CHECKING:
     from joslim.allocation import Allocation
     from joslim.front import Front, Point
 
-TITLES = {
-    "train_loss": "train loss",
-    "val_error": "val error",
-    "test_error": "test error",
-}
 # Characters of a cell that a narrow terminal leaves on one line: of names that fold, and of others.
 FOLDED, LONG_CELL = 10, 20
 UNKNOWN = "-"
@@ -56,9 +51,9 @@ def front_table(front: Front) -> Table:
     errors = [name for name in ("val_error", "test_error") if any_known(front, name)]
     columns = (*front.costs, "train_loss", *errors)
     for name in columns:
-        table.add_column(title(name), justify="right")
+        table.add_column(title(name, front.metric), justify="right")
     for point in front:
-        table.add_row(*cells(point, columns))
+        table.add_row(*cells(point, columns, front.metric))
     return table
 
 
@@ -71,10 +66,11 @@ def allocation_table(names: Sequence[str], allocation: Allocation) -> Table:
     columns = [*allocation.costs, *measures]
     table = Table(title="One child of each network", title_justify="left")
     table.add_column("network", overflow="fold")
-    for column in ("weight", *map(title, columns)):
+    for column in ("weight", *(title(name, allocation.metric) for name in columns)):
         table.add_column(column, justify="right")
     for name, weight, point in zip(names, allocation.weights, allocation.points):
-        table.add_row(escape(name), f"{weight:g}", *cells(point, tuple(columns)))
+        figures = cells(point, tuple(columns), allocation.metric)
+        table.add_row(escape(name), f"{weight:g}", *figures)
     table.add_section()
     table.add_row("total cost, mean error", "", *_totals(allocation))
     return table
@@ -85,8 +81,8 @@ def _totals(allocation: Allocation) -> list[str]:
     mean = allocation.mean(allocation.measure)
     return [
         *(format_size(name, value) for name, value in allocation.costs.items()),
-        f"{mean:.4f}" if allocation.measure == "train_loss" else format_error(mean),
-        format_error(allocation.mean("test_error")),
+        f"{mean:.4f}" if allocation.measure == "train_loss" else allocation.metric.text(mean),
+        allocation.metric.text(allocation.mean("test_error")),
     ]
 
 
@@ -99,7 +95,7 @@ def curve_table(curve: Sequence[Allocation], most: int = 20) -> Table:
     steps = f"{count} of its {len(curve)} steps" if count < len(curve) else f"{count} steps"
     table = Table(title=f"The curve: {steps}", title_justify="left")
     for column in (*curve[0].costs, curve[0].measure, "test_error"):
-        table.add_column(title(column), justify="right")
+        table.add_column(title(column, curve[0].metric), justify="right")
     for allocation in shown:
         table.add_row(*_totals(allocation))
     return table
@@ -109,22 +105,19 @@ def any_known(front: Front, error: str) -> bool:
     return any(getattr(point, error) is not None for point in front)
 
 
-def cells(point: Point, names: tuple[str, ...]) -> list[str]:
+def cells(point: Point, names: tuple[str, ...], metric: MetricName = IN_PERCENT) -> list[str]:
     """Format the costs, the loss and the errors of these names."""
     texts = {name: format_size(name, value) for name, value in point.costs.items()}
     texts["train_loss"] = f"{point.train_loss:.4f}"
-    texts["val_error"] = format_error(point.val_error)
-    texts["test_error"] = format_error(point.test_error)
+    texts |= {name: metric.text(getattr(point, name)) for name in ERRORS}
     return [texts[name] for name in names]
 
 
-def title(name: str) -> str:
-    """Title of a column: a measure in words, or the name of the cost with this key."""
-    return TITLES.get(name) or cost_info(name).name
-
-
-def format_error(percent: float | None) -> str:
-    return UNKNOWN if percent is None else f"{percent:.2f} %"
+def title(name: str, metric: MetricName = IN_PERCENT) -> str:
+    """Title of a column: a measure in short words, or the name of the cost with this key."""
+    if name not in MEASURES:
+        return cost_info(name).name
+    return metric.words(name).replace("training", "train").replace("validation", "val")
 
 
 # A comparison of methods
@@ -143,7 +136,9 @@ def _comparison_table(model: str, cost: str, rows: Sequence[Row]) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
-    measure = title(rows[0]["measure"]) + (", %" if rows[0]["measure"] in ERRORS else "")
+    metric = MetricName(**rows[0]["metric"])
+    in_percent = rows[0]["measure"] in ERRORS and metric.unit
+    measure = title(rows[0]["measure"], metric) + (", %" if in_percent else "")
     table = Table(title=f"{escape(model)} by {escape(cost)}: {measure}", title_justify="left")
     table.add_column("", overflow="fold")
     for row in rows:

@@ -53,9 +53,15 @@ class Network(Settings):
     title: ClassVar[str] = "Network and cost"
 
     model: str = setting(
-        "resnet8", "Name of a built-in network, or your own as package.module:function."
+        "resnet8",
+        "Name of a built-in network, timm:NAME, torchvision:NAME, transformers:TYPE, or your own "
+        "as package.module:function.",
     )
-    init: str | None = setting(None, "Trained weights to start from: a .safetensors or .pth file.")
+    init: str | None = setting(
+        None,
+        "Trained weights to start from: a .safetensors or .pth file, or pretrained for those of "
+        "timm or torchvision.",
+    )
     cost: str = setting(
         "macs",
         f"Cost to trade for error: {', '.join(COSTS)}.",
@@ -92,7 +98,16 @@ class Images(Settings):
     title: ClassVar[str] = "Data"
 
     data: str = setting(
-        "digits", "Data set: digits, fashion-mnist, cifar10, cifar100 or folder:PATH."
+        "digits",
+        "Data set: digits, fashion-mnist, cifar10, cifar100, folder:PATH, or text:PATH.",
+    )
+    task: str | None = setting(
+        None,
+        "What is learned: classification, multi-label, regression, segmentation or language. By "
+        "default language for text:PATH, else classification.",
+    )
+    context: int = setting(
+        128, "Number of tokens that a network sees at once (text).", least=2, most=10**6
     )
     data_root: str | None = setting(None, "Folder with the official files of the data set.")
     size: int | None = setting(None, "Resize images to this many pixels.", least=1, most=10_000)
@@ -146,9 +161,10 @@ class Optimizer(Settings):
         None, "Number of passes over the training data.", above=0, most=10**6
     )
     batch: int | None = setting(None, "Images in a batch, over all processes.", least=1)
-    optimizer: str = setting(
-        "sgd",
-        "Optimizer: sgd, or adamw, by default with rate 0.002 and weight decay 0.05.",
+    optimizer: str | None = setting(
+        None,
+        "Optimizer: sgd, or adamw, by default with rate 0.002 and weight decay 0.05. By default "
+        "adamw for text, else sgd.",
         names=keys_of("joslim.training.optimizers", "OPTIMIZERS"),
     )
     lr: float | None = setting(
@@ -178,7 +194,34 @@ class Optimizer(Settings):
     label_smoothing: float | None = setting(
         None, "Label smoothing of the loss of the full network.", least=0, most=0.9
     )
+    class_weights: str | None = setting(
+        None,
+        "Weights of the classes in the loss: balanced, or one number for each, such as 1,2,0.5.",
+    )
+    ignore_index: int | None = setting(
+        None,
+        "Label that neither the loss nor the metric counts (segmentation, language). By default "
+        "255 in segmentation.",
+        least=-100,
+        most=10**6,
+    )
     clip: float | None = setting(None, "Largest norm of the gradient.", above=0)
+    ema: float | None = setting(
+        None,
+        "Decay of an exponential moving average of the weights, such as 0.999. The front is then "
+        "that of the average.",
+        above=0,
+        most=0.999999,
+    )
+    mixup: float = setting(
+        0.0, "Mix images and labels, with this parameter of Beta (torchvision).", least=0, most=100
+    )
+    cutmix: float = setting(
+        0.0, "Mix parts of images, with this parameter of Beta (torchvision).", least=0, most=100
+    )
+    randaugment: int = setting(
+        0, "Magnitude of RandAugment, such as 9 (torchvision).", least=0, most=30
+    )
 
 
 @dataclass(frozen=True)
@@ -234,6 +277,11 @@ class Machine(Settings):
         least=1,
     )
     tensorboard: bool = setting(False, "Also write TensorBoard files into the run folder.")
+    log_to: str | None = setting(
+        None,
+        "Also send metrics to a tracker: tensorboard, wandb, mlflow or trackio.",
+        names=keys_of("joslim.runs.logs", "LOGGERS"),
+    )
 
 
 @dataclass(frozen=True)
@@ -249,6 +297,10 @@ class Config(Machine, Evaluation, Sandwich, Search, Optimizer, Images, Network):
             raise UserError(f"steps: {self.steps} and epochs: {self.epochs} given; type only one")
         if self.recipe is not None and self.recipe not in RECIPES:
             raise unknown("recipe", self.recipe, RECIPES, most=len(RECIPES))
+        if self.task is not None and not self.task.startswith("<"):
+            from joslim.training.tasks import task_kind
+
+            task_kind(self.task)
         if self.searcher is not None and self.method not in SEARCHING:
             raise UserError(
                 f"searcher: method {self.method!r} does not search; allowed with: "
@@ -304,10 +356,12 @@ class Resolved(Config):
     are never None in it are annotated again, with that type.
     """
 
+    task: str
     channels: int
     recipe: str
     steps: int
     batch: int
+    optimizer: str
     lr: float
     momentum: float
     weight_decay: float

@@ -44,12 +44,13 @@ from joslim.results.run_files import LATENCY, STOPPED, RunStatus
 from joslim.runs import checkpoint
 from joslim.runs.config import WHERE_AND_HOW, Config, config_of
 from joslim.runs.folder import PICTURE, SAMPLES, RunFolder
-from joslim.runs.logs import HistoryLog, MetricsLog, summary_writer
+from joslim.runs.logs import HistoryLog, MetricsLog, check_tracker, tracker_of
 from joslim.runs.report import PAGE, report_at_end
 from joslim.runs.resume import restore, set_up_again, write_config
 from joslim.runs.run import Run
 from joslim.runs.setup import Trainer, lay_out, refuse_untrained_teacher, set_up, summary
 from joslim.training.exploring import timed
+from joslim.training.tasks import Task
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ def train(
     *,
     cost: Any = "macs",
     init: str | Path | Mapping[str, Tensor] | None = None,
+    task: str | Task | None = None,
     out: str | Path | None = None,
     overwrite: bool = False,
     resume: bool = False,
@@ -114,6 +116,7 @@ def train(
             `joslim.Data`. By default the recipe decides, else it is "digits".
         cost: A name in `joslim.COSTS`, or a function of your own from `Widths` to a number.
         init: Trained weights to start from: a .safetensors or .pth file, or a state dict.
+        task: A name in `joslim.TASKS`, or a `joslim.Task` of your own. By default that of the data.
         out: The run folder. By default its name is made of data, model and method, inside runs/.
         overwrite: Replace a run that is in the folder already.
         resume: Continue the run that is in the folder, if there is one.
@@ -134,7 +137,9 @@ def train(
         >>> run.front.cost
         'macs'
     """
-    config, objects = _named_and_objects(options, model=model, data=data, cost=cost, init=init)
+    config, objects = _named_and_objects(
+        options, model=model, data=data, cost=cost, init=init, task=task
+    )
     where: dict[str, Any] = {"out": out, "overwrite": overwrite, "resume": resume, "until": until}
     return run_training(config, **where, watch=watch, objects=objects)
 
@@ -149,7 +154,7 @@ def _named_and_objects(options: Mapping[str, Any], **named: Any) -> tuple[Config
         raise UserError(f"init: {type(init).__name__} given; a file or a state dict")
     objects = {key: value for key, value in named.items() if not isinstance(value, str)}
     texts = {key: value for key, value in named.items() if isinstance(value, str)}
-    for key in ("model", "data"):
+    for key in ("model", "data", "task"):
         if (value := objects.get(key)) is not None:
             texts[key] = f"<{getattr(value, '__name__', type(value).__name__)}>"
     trained = {"full_first": 0.0} if objects.get("init") is not None else {}
@@ -196,8 +201,7 @@ def run_training(
     with ExitStack() as stack:
         resume = resume or restarted()  # torchrun started the processes again: continue
         refuse_differences(_shared_by_all(config, until))
-        if config.tensorboard:
-            summary_writer()
+        check_tracker(tracker_of(config))
         # Check before the slow set-up, and again once the lock is held.
         resumed = on_first(lambda: _holds_run(folder, overwrite, resume, until))
         if resumed:

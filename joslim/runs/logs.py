@@ -1,9 +1,11 @@
-"""The logs of a run: metrics.jsonl, history.jsonl and TensorBoard files."""
+"""The logs of a run: metrics.jsonl, history.jsonl, and trackers such as TensorBoard."""
 
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,7 @@ from joslim.results.run_files import HISTORY, METRICS, VALIDATION, finite_number
 from joslim.runs.folder import RunFolder
 
 if TYPE_CHECKING:
+    from joslim.runs.config import Config
     from joslim.runs.setup import Trainer
     from joslim.search.history import History
 
@@ -92,8 +95,11 @@ class MetricsLog:
         for part in ("data", "search", "scoring", "validation"):
             known = finite_number(parts, part) if isinstance(parts, dict) else None
             trainer.slimming.seconds[part] = known or 0.0
-        where = folder.file("tensorboard")
-        self.board = summary_writer()(where) if trainer.config.tensorboard else None
+        tracker = tracker_of(trainer.config)
+        settings = trainer.config.to_json()
+        self.send = (
+            LOGGERS[tracker](folder.path, settings) if tracker else lambda figures, step: None
+        )
 
     def update(self) -> None:
         if not self.trainer.at_log_step:
@@ -111,20 +117,15 @@ class MetricsLog:
             **self._effort(),
         }
         self.log.append([line])
-        if self.board is not None:
-            for key in ("loss", "smallest_loss", "lr", "children"):
-                if line[key] is not None:
-                    self.board.add_scalar(key, line[key], slimming.steps)
-            self.board.flush()
+        names = ("loss", "smallest_loss", "lr", "children")
+        self.send({name: line[name] for name in names if line[name] is not None}, slimming.steps)
 
     def validated(self, errors: list[float]) -> None:
         """Write a line with the validation errors of the full and the smallest network."""
         step = self.trainer.slimming.steps
         line = {"step": step, "phase": VALIDATION, "val_errors": errors, **self._effort()}
         self.log.append([line])
-        if self.board is not None:
-            for name, error in zip(("val_error", "smallest_val_error"), errors):
-                self.board.add_scalar(name, error, step)
+        self.send(dict(zip(("val_error", "smallest_val_error"), errors)), step)
 
     def finish(self) -> None:
         """Write a line without losses: the time of the search at the end and of the judging."""
@@ -147,12 +148,72 @@ def finite(value: float) -> float | None:
     return value if abs(value) < float("inf") else None
 
 
-def summary_writer() -> Any:
-    """Return the class of TensorBoard's writer."""
+# Trackers: each is a function of the run folder and the settings that returns a function of
+# (figures by name, step). A new one is such a function, and a row of `LOGGERS`.
+Send = Callable[[dict[str, float], int], None]
+
+
+def _package(name: str) -> Any:
+    """Import the package of a tracker, or say what to type."""
     try:
-        from torch.utils.tensorboard import SummaryWriter
+        return import_module(name)
     except ImportError as error:
+        package = "tensorboard" if "tensorboard" in name else name
         raise UserError(
-            "tensorboard: not installed; type pip install 'joslim[tensorboard]'"
+            f"log_to: {package} is not installed; type pip install 'joslim[{package}]'"
         ) from error
-    return SummaryWriter
+
+
+def to_tensorboard(folder: Path, settings: dict[str, Any]) -> Send:
+    writer = _package("torch.utils.tensorboard").SummaryWriter(folder / "tensorboard")
+
+    def send(figures: dict[str, float], step: int) -> None:
+        for name, value in figures.items():
+            writer.add_scalar(name, value, step)
+        writer.flush()
+
+    return send
+
+
+def to_wandb(folder: Path, settings: dict[str, Any]) -> Send:
+    run = _package("wandb").init(
+        project="joslim", name=folder.name, dir=str(folder), config=settings, resume="allow"
+    )
+    return lambda figures, step: run.log(figures, step=step)
+
+
+def to_mlflow(folder: Path, settings: dict[str, Any]) -> Send:
+    mlflow = _package("mlflow")
+    mlflow.set_experiment("joslim")
+    run = mlflow.active_run() or mlflow.start_run(run_name=folder.name)
+    mlflow.log_params({name: value for name, value in settings.items() if value is not None})
+    return lambda figures, step: mlflow.log_metrics(figures, step=step, run_id=run.info.run_id)
+
+
+def to_trackio(folder: Path, settings: dict[str, Any]) -> Send:
+    trackio = _package("trackio")
+    trackio.init(project="joslim", name=folder.name, config=settings, resume="allow")
+    return lambda figures, step: trackio.log(figures, step=step)
+
+
+LOGGERS: dict[str, Callable[[Path, dict[str, Any]], Send]] = {
+    "tensorboard": to_tensorboard,
+    "wandb": to_wandb,
+    "mlflow": to_mlflow,
+    "trackio": to_trackio,
+}
+# What has to be importable, which is checked before a training begins.
+PACKAGES = {"tensorboard": "torch.utils.tensorboard"}
+
+
+def check_tracker(name: str | None) -> None:
+    """Refuse a tracker whose package is missing."""
+    if name is not None:
+        _package(PACKAGES.get(name, name))
+
+
+def tracker_of(config: Config) -> str | None:
+    """Return the tracker that is asked for; --tensorboard is the same as --log-to tensorboard."""
+    if config.tensorboard and config.log_to not in (None, "tensorboard"):
+        raise UserError(f"log_to: {config.log_to} and --tensorboard exclude each other; type one")
+    return "tensorboard" if config.tensorboard else config.log_to

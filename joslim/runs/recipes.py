@@ -52,6 +52,9 @@ RECIPES["imagenet-resnet18"] = {**RECIPES["imagenet"], "epochs": 100.0, "warmup"
 
 # The share of these rates with which a training starts from trained weights (--init).
 FINE_TUNING_RATE = 0.3
+# For a text: AdamW, with its own rate and weight decay.
+RECIPES["text"] = {**RECIPES["large-data"], "epochs": 10.0, "batch": 32, "label_smoothing": 0.0}
+RECIPES["text"] |= {"optimizer": "adamw", **OPTIMIZERS["adamw"].defaults}
 
 PAPER = "paper/"
 # No images are kept for validation: the paper leaves no choices to make. Weight decay exempts some
@@ -107,7 +110,7 @@ def settings_of(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
         recipe.pop("epochs", None)
     if given.get("steps") is not None or given.get("epochs") is not None:
         recipe.pop("every", None)
-    optimizer = given.get("optimizer")
+    optimizer = given.get("optimizer") or recipe.get("optimizer")
     if isinstance(optimizer, str) and optimizer in OPTIMIZERS:
         own = OPTIMIZERS[optimizer].defaults
         recipe |= {key: value for key, value in own.items() if key not in given}

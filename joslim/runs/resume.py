@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from os.path import abspath
 from typing import Any
 
 from joslim.data.folder import FolderData
+from joslim.data.text import TextData
 from joslim.distributed import alike, on_first
 from joslim.errors import UserError, first_line
 from joslim.files import json_value, shown
@@ -99,15 +100,17 @@ def write_config(trainer: Trainer, folder: RunFolder, **more: Any) -> None:
     """Write config.json: the configuration, the cost, the data of a run, and more facts."""
     data = trainer.data
     # The path as it was given may be relative: a run is resumed from elsewhere, too.
-    path = {"path": abspath(data.folder)} if isinstance(data, FolderData) else {}
+    path = {"path": abspath(data.folder)} if isinstance(data, (FolderData, TextData)) else {}
     folder.write_config(
         trainer.config.to_json(),
         cost=trainer.slimming.cost.name,
         fresh=trainer.fresh,
+        metric=asdict(trainer.metric.name),
         data={
             "identity": data.identity,
             **path,
             "shape": list(data.shape),
+            "dtype": str(data.dtype).removeprefix("torch."),
             "classes": list(data.classes),
             "mean": list(data.mean),
             "std": list(data.std),
@@ -166,6 +169,7 @@ def _other_settings(
     """
     for key, value in ours.items():
         there = json_value(theirs, key, where)
-        folders = key == "data" and all(str(v).startswith("folder:") for v in (value, there))
+        kinds = {str(v).partition(":")[0] for v in (value, there)}
+        folders = key == "data" and len(kinds) == 1 and kinds <= {"folder", "text"}
         if there != value and not folders:
             yield key, value, there

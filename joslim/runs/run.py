@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from os.path import isdir
+from os.path import exists
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +92,8 @@ class Run:
     def data_name(self) -> str:
         """Data of the run as `joslim.load_data` takes them; a folder is where it was, if it is."""
         path = json_value(self.facts, "data", CONFIG).get("path")
-        return f"folder:{path}" if isinstance(path, str) and isdir(path) else self.config.data
+        kind = self.config.data.partition(":")[0]
+        return f"{kind}:{path}" if isinstance(path, str) and exists(path) else self.config.data
 
     @cached_property
     def fresh(self) -> list[str]:

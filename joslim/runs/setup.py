@@ -11,7 +11,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from joslim.costs import Cost
 from joslim.costs import cost as make_cost
@@ -39,24 +40,36 @@ from joslim.files import (
 from joslim.front import Front, cost_key
 from joslim.models import MODELS
 from joslim.results.run_files import steps_in
-from joslim.runs.config import SEARCH_OPTIONS, Config, Resolved
+from joslim.runs.config import DEFAULTS, SEARCH_OPTIONS, Config, Resolved
+from joslim.runs.libraries import PRETRAINED, library_of, make, pretrained_weights
 from joslim.runs.recipes import FINE_TUNING_RATE, RECIPES, check_data, rate_for
 from joslim.runs.trained_weights import Loaded, load_weights, read_weights
 from joslim.search.initial_design import start_size
 from joslim.slimmable import SlimmableNet, norms_together, slim, sort_channels
 from joslim.slimmable.running import tensors_in
 from joslim.space import BLOCKS, CHANNELS, Widths, WidthSpace
+from joslim.training.augmenting import Augment, make_augmentation
 from joslim.training.evaluate import evaluating, moved
 from joslim.training.exploring import timed
 from joslim.training.judging import validation_errors
+from joslim.training.learning import scores_of
 from joslim.training.methods import choose_searcher
 from joslim.training.methods import method as find_method
 from joslim.training.methods import preset as find_preset
+from joslim.training.metrics import Metric, as_metric
 from joslim.training.optimizers import DECAYS, OPTIMIZERS
 from joslim.training.schedule import Schedule
 from joslim.training.settings import SHORT_EPOCHS, Sandwich, resolved_sandwich
 from joslim.training.slimming import Slimming, default_every, steps_alone
 from joslim.training.step import clip_gradients, step_unless
+from joslim.training.tasks import (
+    TASKS,
+    LossOptions,
+    Task,
+    check_outputs,
+    class_weights,
+    task_kind,
+)
 from joslim.units import format_size
 
 # Largest number of values of an input that is typed: 4 GB.
@@ -104,7 +117,7 @@ class Trainer:
     net: SlimmableNet
     slimming: Slimming
     optimizer: torch.optim.Optimizer
-    criterion: nn.Module
+    task: Task
     schedule: Schedule
     scaler: torch.amp.GradScaler
     device: torch.device
@@ -114,8 +127,11 @@ class Trainer:
     fresh: list[str]
     # Time of a pass in bf16 over that in fp32, if --amp auto has measured it.
     bf16_share: float | None = None
-    # With --val-every, once it was measured.
+    # With --val-every, once it was measured; with --ema, at the end.
     best: Best | None = None
+    # With --ema: the averaged weights.
+    average: dict[str, Tensor] | None = None
+    augment: Augment | None = None
 
     @property
     def total_steps(self) -> int:
@@ -130,12 +146,14 @@ class Trainer:
         """Make one optimizer step, which depends on the state and the number of the step alone."""
         step = self.slimming.steps
         seed_step(self.config.seed, step, rank())
+        if self.augment is not None:
+            x, y = self.augment(x, y)
         for group in self.optimizer.param_groups:
             group["lr"] = self.schedule(step, self.total_steps)
         self.optimizer.zero_grad(set_to_none=True)
         with self._precision(), norms_together(self.config.sync_norm):
             self.slimming.backward(
-                x, y, self.criterion, lambda loss: self.scaler.scale(loss).backward()
+                x, y, self.task.criterion, lambda loss: self.scaler.scale(loss).backward()
             )
         # A loss that is not finite on one process must stop all of them.
         self.slimming.losses = losses = averaged(self.slimming.losses)
@@ -150,6 +168,7 @@ class Trainer:
             failed = ~norm.isfinite() if failed is None else failed | ~norm.isfinite()
         step_unless(failed, self.optimizer)
         self.scaler.update()
+        self._average()
         self.slimming.advance()
         if self.at_log_step:
             self.slimming.finite.read()
@@ -160,13 +179,43 @@ class Trainer:
         steps = self.slimming.steps
         return steps % self.config.log_every == 0 or steps == self.total_steps
 
+    def _average(self) -> None:
+        """Move the averaged weights towards the present ones; other tensors are copied."""
+        if self.config.ema is None:
+            return
+        now = {name: value.detach() for name, value in self.net.state_dict().items()}
+        if self.average is None:
+            self.average = {name: value.clone() for name, value in now.items()}
+            return
+        moving = [name for name, value in now.items() if value.is_floating_point()]
+        # Early on, when the first weights would weigh too much, the decay is smaller.
+        decay = min(self.config.ema, (1 + self.slimming.steps) / (10 + self.slimming.steps))
+        get_ema_multi_avg_fn(decay)(
+            [self.average[name] for name in moving], [now[name] for name in moving], 0
+        )
+        for name in now.keys() - {*moving}:
+            self.average[name].copy_(now[name])
+
+    @contextmanager
+    def _averaged(self) -> Iterator[None]:
+        """Give the network the averaged weights, if there are some, and back its own afterwards."""
+        if self.average is None:
+            yield
+            return
+        own = self._weights()
+        self.net.load_state_dict(self.average)
+        try:
+            yield
+        finally:
+            self.net.load_state_dict(own)
+
     def _precision(self) -> AbstractContextManager[Any]:
         if self.config.amp is None:
             return nullcontext()
         return torch.autocast(self.device.type, PRECISIONS[self.config.amp])
 
     def validate(self) -> list[float]:
-        """Measure the validation errors of the full and the smallest network in percent.
+        """Measure the validation errors of the full and the smallest network.
 
         The weights are kept if the mean is the least so far; of equal means the last counts.
         """
@@ -174,12 +223,12 @@ class Trainer:
         full, smallest = slimming.space.full, slimming.space.smallest
         ends = [full, smallest] if slimming.method.sandwich else [slimming.alone or full]
         train = [*sweep("train", EVALUATION_BATCH, limit=self.config.front_images)]
-        with timed(slimming.seconds, "validation"):
+        with timed(slimming.seconds, "validation"), self._averaged():
             val = sweep("val", EVALUATION_BATCH)
-            errors = validation_errors(self.net, [*dict.fromkeys(ends)], train, val)
-        mean = sum(errors) / len(errors)
-        if self.best is None or mean <= self.best.error:
-            self.best = Best(slimming.steps, mean, self._weights())
+            errors = validation_errors(self.net, [*dict.fromkeys(ends)], train, val, self.metric)
+            mean = sum(errors) / len(errors)
+            if self.best is None or mean <= self.best.error:
+                self.best = Best(slimming.steps, mean, self._weights())
         return errors
 
     def _weights(self) -> dict[str, Tensor]:
@@ -193,10 +242,14 @@ class Trainer:
         self.best = replace(self.best, weights=weights, swapped=not self.best.swapped)
 
     def front(self, progress: Any = lambda done, total: None) -> Front:
-        """Judge the front, of the best weights with --val-every.
+        """Judge the front: of the best weights with --val-every, of their average with --ema.
 
         This is the first time that the test set is read.
         """
+        swapped = self.best is not None and self.best.swapped
+        if self.average is not None and self.config.val_every is None and not swapped:
+            kept = {name: value.cpu().clone() for name, value in self.average.items()}
+            self.best = Best(self.slimming.steps, 0.0, kept)
         if self.best is not None and not self.best.swapped:
             self.swap_best()
         val = self.data.sweep("val", EVALUATION_BATCH) if self.data.sizes["val"] else None
@@ -204,8 +257,17 @@ class Trainer:
         train = self.data.sweep("train", EVALUATION_BATCH, limit=self.config.front_images)
         # In full precision, as the children will be used.
         return self.slimming.front(
-            self.criterion, batches=train, val=val, test=test, progress=progress
+            self.task.criterion,
+            batches=train,
+            val=val,
+            test=test,
+            metric=self.metric,
+            progress=progress,
         )
+
+    @property
+    def metric(self) -> Metric:
+        return as_metric(self.task.metric)
 
     def samples(self, count: int = 32) -> Tensor:
         """Return a few inputs of the network, with which exports check themselves."""
@@ -224,6 +286,7 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
             "best": vars(self.best) if self.best else None,
+            "average": self.average,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -231,10 +294,16 @@ class Trainer:
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
         self.best = Best(**state["best"]) if state["best"] is not None else None
-        if self.best is not None:
-            there, here = self.best.weights, self.net.state_dict()
+        self.average = state.get("average")
+        here = self.net.state_dict()
+        best = None if self.best is None else self.best.weights
+        for name, there in (("best", best), ("average", self.average)):
+            if there is None:
+                continue
             if {n: t.shape for n, t in there.items()} != {n: t.shape for n, t in here.items()}:
-                raise UserError("best: its weights are not of this network")
+                raise UserError(f"{name}: its weights are not of this network")
+        if self.average is not None:
+            self.average = {n: t.to(here[n].device).clone() for n, t in self.average.items()}
         # With the momentum of another network the first step would fail.
         for parameter, kept in self.optimizer.state.items():
             for name in OPTIMIZERS[self.config.optimizer].keeps:
@@ -255,13 +324,14 @@ def set_up(
     data: Any = None,
     cost: Any = None,
     init: Mapping[str, Tensor] | None = None,
+    task: Task | None = None,
 ) -> Trainer:
     """Make the objects that the configuration names, or take those that are given instead."""
     check_model(model)
     device = find_device(config.device)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    weights = init if init is not None or config.init is None else read_weights(config.init)
+    weights = init if init is not None or config.init is None else initial_weights(config)
     images = load_images(config, data, device, model)
     for name in images.classes:  # before a training and not after it: no export could have them
         if not is_name(name):
@@ -279,25 +349,26 @@ def set_up(
         )
     if config.dropout is not None:
         set_dropout(network, config.dropout)
-    net, start = make_net(network, images.shape, config.slim_options, weights)
+    net, start = make_net(network, images.example(), config.slim_options, weights)
     settings = resolve(config, images, net, trained=start is not None)
+    task = task or task_of(settings, images)
     if isinstance(images, FolderData):
         assert settings.crop_scale is not None
         images.scale, images.clip_colours = settings.crop_scale, settings.clip_colours
     net.to(device)
-    check_outputs(net, images)
+    check_fit(net, images, task, settings.task)
     if settings.channels_last:
         put_channels_last(net, images)
     bf16_share = None
     if settings.amp == "auto":
-        shape = torch.Size([settings.batch // world(), *images.shape])
-        bf16_share = broadcast(time_of_bf16(net, shape))  # all processes compute alike
+        each = images.example().expand(settings.batch // world(), *images.shape)
+        bf16_share = broadcast(time_of_bf16(net, each))  # all processes compute alike
         settings = replace(settings, amp="bf16" if bf16_share <= WORTH_BF16 else None)
     return Trainer(
         config=settings,
         data=images,
         net=net,
-        slimming=_make_slimming(settings, net, images, cost_of(settings, cost, net)),
+        slimming=_make_slimming(settings, net, images, cost_of(settings, cost, net), task),
         optimizer=OPTIMIZERS[settings.optimizer].make(
             DECAYS[settings.decay_on](net, settings.weight_decay),
             settings.lr,
@@ -305,35 +376,49 @@ def set_up(
             settings.weight_decay,
             fused=True if device.type == "cuda" else None,
         ),
-        criterion=nn.CrossEntropyLoss(label_smoothing=settings.label_smoothing),
+        task=task,
         schedule=Schedule(settings.schedule, settings.warmup, settings.lr),
         scaler=torch.amp.GradScaler(device.type, enabled=settings.amp == "fp16"),
         device=device,
         start=start,
         fresh=[] if start is None else start.fresh,
         bf16_share=bf16_share,
+        augment=augmentation_of(settings, images),
     )
 
 
-def time_of_bf16(net: SlimmableNet, shape: torch.Size) -> float:
+def time_of_bf16(net: SlimmableNet, batch: Tensor) -> float:
     """Return the time of a training pass of the full network in bf16, as a share of that in fp32.
 
     The two are measured in turns on a copy of the network; infinity if the device has no bf16.
     """
     trial, device = copy.deepcopy(net).train(), next(net.parameters()).device
-    x = torch.zeros(shape, device=device)
+    x = batch.to(device)
     seconds: dict[bool, list[float]] = {True: [], False: []}
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         for bf16 in [True, False] * (TIMED_PASSES + 1):
             started = time.perf_counter()
             try:
                 with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-                    trial(x).float().square().mean().backward()
+                    outputs = [part.float().square().mean() for part in tensors_in(trial(x))]
+                    torch.stack(outputs).sum().backward()
             except RuntimeError:
                 return math.inf
             next(trial.parameters()).sum().item()  # waits for the device
             seconds[bf16].append(time.perf_counter() - started)
     return min(seconds[True][1:]) / min(seconds[False][1:])
+
+
+def augmentation_of(config: Resolved, data: Data) -> Augment | None:
+    """Make the augmentation of batches that the configuration asks for."""
+    names = ("mixup", "cutmix", "randaugment")
+    options = {name: getattr(config, name) for name in names}
+    asked = [name for name, value in options.items() if value]
+    if asked and config.task != "classification":
+        raise UserError(f"{asked[0]}: it is for classification, not {config.task}; leave it out")
+    if options["randaugment"] and len(data.mean) not in (1, 3):
+        raise UserError("randaugment: it is for grey or colour images; leave it out")
+    return make_augmentation(len(data.classes), data.mean, data.std, **options)
 
 
 def resolve(config: Config, data: Data, net: SlimmableNet, trained: bool = False) -> Resolved:
@@ -349,13 +434,17 @@ def resolve(config: Config, data: Data, net: SlimmableNet, trained: bool = False
             values[name] = default
 
     fill("recipe", data.recipe)
+    fill("task", data.task)
+    fill("optimizer", "sgd")
+    if (kind := TASKS.get(values["task"])) is not None:
+        fill("ignore_index", kind.ignore_index)
     images = data.sizes["train"]
     if config.batch is None:  # the batch of a recipe is cut to small data, a given one is not
         values["batch"] = min(values["batch"], max(1, images // world()) * world())
     batch = values["batch"]
     _check_batch(batch, images)
     if config.lr is None:
-        values["lr"] = rate_for(values["recipe"], batch, config.optimizer)
+        values["lr"] = rate_for(values["recipe"], batch, values["optimizer"])
         values["lr"] *= FINE_TUNING_RATE if trained else 1
     if values["val_every"] is not None and not data.sizes["val"]:
         raise UserError(
@@ -423,7 +512,8 @@ def summary(trainer: Trainer) -> list[str]:
     return [
         f"network: {config.model}, {len(space)} knobs, {cost.name} {' to '.join(ends)}; method "
         f"{trainer.slimming.name}, {config.steps:,} steps with {config.optimizer}",
-        f"data: {', '.join(counts)} images of {len(data.classes)} classes, {shape}",
+        f"data: {', '.join(counts)} {data.unit} of {len(data.classes)} classes, {shape}; "
+        f"task {config.task}",
         f"recipe: {recipe}",
         *([] if trainer.start is None else [f"init: {'; '.join(trainer.start.words)}"]),
         *([f"fine-tuning: {changes}"] if (changes := _changed_by_init(trainer, usual)) else []),
@@ -486,7 +576,48 @@ def search_options(config: Config) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _make_slimming(config: Resolved, net: SlimmableNet, data: Data, cost: Cost) -> Slimming:
+def task_of(config: Config, data: Data) -> Task:
+    """Make the loss and the metric of the task that the configuration names."""
+    name = config.task or data.task
+    kind, classes = task_kind(name), len(data.classes)
+    smoothing, weights, ignored = config.label_smoothing or 0.0, None, config.ignore_index
+    if ignored is not None and kind.ignore_index is None:
+        raise UserError(f"ignore_index: task {name} has no label to ignore; leave it out")
+    if config.class_weights is not None:
+        if name == "regression":
+            raise UserError("class_weights: a regression has no classes; leave it out")
+        if name == "multi-label" and config.class_weights == "balanced":
+            raise UserError("class_weights: type one weight for a yes of each label: 1,2,...")
+        weights = class_weights(config.class_weights, classes, data.label_counts).to(data.device)
+    ignored = kind.ignore_index if ignored is None else ignored
+    return kind.make(LossOptions(smoothing, weights, -100 if ignored is None else ignored))
+
+
+def check_fit(net: SlimmableNet, data: Data, task: Task, name: str) -> None:
+    """Refuse a network whose outputs do not fit the task, with both shapes."""
+    x, y = data.plain("train", np.arange(min(2, data.sizes["train"])))
+    with evaluating(net):
+        if name in TASKS:
+            check_outputs(net(x[:1]), name, len(data.classes), data.shape)
+        outputs = net(x)
+        try:
+            task.criterion(outputs, y)
+        except Exception as error:  # it may be anybody's function
+            scores = scores_of(outputs)
+            shape = tuple(scores.shape) if isinstance(scores, Tensor) else type(outputs).__name__
+            raise UserError(
+                f"task: the loss of outputs {shape} and labels {tuple(y.shape)} failed: "
+                f"{first_line(error)}"
+            ) from error
+
+
+def _make_slimming(
+    config: Resolved, net: SlimmableNet, data: Data, cost: Cost, task: Task
+) -> Slimming:
+    sandwich = {item.name: getattr(config, item.name) for item in fields(Sandwich)}
+    has_classes = config.task in TASKS and TASKS[config.task].has_classes
+    if sandwich["distill"] == DEFAULTS["distill"] and not has_classes:
+        sandwich["distill"] = task.distill  # soft labels are for scores of classes
     return Slimming(
         reducing_gradients(net),
         method=config.method,
@@ -500,7 +631,7 @@ def _make_slimming(config: Resolved, net: SlimmableNet, data: Data, cost: Cost) 
         search_options=search_options(config),
         rescore=config.rescore,
         seed=config.seed,
-        **{item.name: getattr(config, item.name) for item in fields(Sandwich)},
+        **sandwich,
     )
 
 
@@ -531,24 +662,40 @@ def load_images(config: Config, data: Any, device: torch.device, model: nn.Modul
     """Load the data, with as many channels as the network takes."""
     if data is None:
         check_data(config.recipe, config.data)
-    built_in = model is None and config.model in MODELS
-    channels = config.channels or (
-        3 if built_in else default_shape(model or load_model(config.model))[0]
-    )
+    defaults: Mapping[str, Any] = {}
+    if model is not None or config.model not in MODELS:
+        network = model or load_model(config.model)
+        defaults = {**getattr(network, "slim_defaults", {}), "input": default_shape(network)}
+    channels = config.channels or defaults.get("input", (3,))[0]
+    name = config.data if data is None else data
+    of_library = model is None and library_of(config.model) is not None
+    in_files = isinstance(name, str) and name.startswith("folder:")
+    size = config.size
+    if size is None and of_library and in_files:
+        size = defaults["input"][-1]
     try:
-        return load_data(
-            config.data if data is None else data,
+        images = load_data(
+            name,
             root=config.data_root,
-            size=config.size,
+            size=size,
             channels=channels,
             val=config.held_out,
             device=device,
             workers=config.workers,
             split=config.split,
+            task=config.task if config.task in TASKS else None,
+            context=config.context,
+            ignore_index=config.ignore_index,
         )
     except (MemoryError, RuntimeError) as error:
         why = first_line(error)
         raise UserError(f"data: cannot load the images: {why}; type a smaller size") from error
+    # A network of a library takes images as those that it was trained with.
+    if of_library and "mean" in defaults and len(images.mean) == len(defaults["mean"]):
+        images.mean, images.std = defaults["mean"], defaults["std"]
+        if isinstance(images, FolderData):
+            images.interpolation = defaults.get("interpolation", images.interpolation)
+    return images
 
 
 def _facts_to_share(data: Data) -> dict[str, Any]:
@@ -589,16 +736,6 @@ def parse_widths(text: str | None, space: WidthSpace) -> Widths | None:
     return space.uniform(multipliers[0]) if one else space.at(multipliers)
 
 
-def check_outputs(net: SlimmableNet, data: Data) -> None:
-    """Refuse a network that does not have one output for each class."""
-    with evaluating(net):
-        outputs = net(torch.zeros(1, *data.shape, device=next(net.parameters()).device))
-    classes = len(data.classes)
-    if not isinstance(outputs, Tensor) or tuple(outputs.shape) != (1, classes):
-        shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-        raise UserError(f"model: its output is {shape}, the data need (n, {classes}) class scores")
-
-
 def put_channels_last(net: SlimmableNet, data: Data) -> None:
     """Put the weights into channels-last layout, which the outputs of convolutions then have.
 
@@ -607,7 +744,7 @@ def put_channels_last(net: SlimmableNet, data: Data) -> None:
     lay_out(net, torch.channels_last)
     try:
         with evaluating(net):
-            net(torch.zeros(2, *data.shape, device=next(net.parameters()).device))
+            net(data.plain("train", np.zeros(2, dtype=np.int64))[0])
     except RuntimeError:
         lay_out(net, torch.contiguous_format)
 
@@ -650,6 +787,8 @@ def load_model(
 
     The function is called with those of num_classes and in_channels that it takes and are given.
     """
+    if library_of(name) is not None:
+        return make(name, num_classes, in_channels)
     maker = find_maker(name)
     given = {"num_classes": num_classes, "in_channels": in_channels}
     try:
@@ -860,13 +999,14 @@ def net_of(
     """Make the network of a command line: the name of a model, and an input such as 3x224x224."""
     given = parse_shape(shape) if shape is not None else None
     network = load_model(model)
-    example = blank_input(given or default_shape(network))
+    kind = getattr(network, "slim_defaults", {}).get("dtype", torch.float32)
+    example = blank_input(given or default_shape(network)).to(kind)
     return slim(network, example, low=low, resolutions=resolutions, depth=depth or None)
 
 
 def make_net(
     model: nn.Module,
-    shape: tuple[int, ...],
+    example: Tensor,
     options: Mapping[str, Any] | None = None,
     init: Mapping[str, Tensor] | None = None,
 ) -> tuple[SlimmableNet, Loaded | None]:
@@ -877,7 +1017,7 @@ def make_net(
     change the network; shallow children keep the first blocks of each stage.
     """
     start = None if init is None else load_weights(model, init)
-    net = slim(model, blank_input(shape, device_of(model)), **(options or {}))
+    net = slim(model, example.to(device_of(model)), **(options or {}))
     if start is not None:
         kept = sort_channels(net)
         words = "channels sorted by importance"
@@ -888,3 +1028,11 @@ def make_net(
             words += "; blocks stay in their order, children keep the first ones"
         start = replace(start, words=[*start.words, words])
     return net, start
+
+
+def initial_weights(config: Config) -> Mapping[str, Tensor]:
+    """Read the weights to start from: of a file, or those of the library of the network."""
+    assert config.init is not None
+    return (
+        pretrained_weights(config.model) if config.init == PRETRAINED else read_weights(config.init)
+    )

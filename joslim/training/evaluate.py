@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any
@@ -18,29 +18,12 @@ from joslim.slimmable import SlimmableNet, batch_statistics
 from joslim.slimmable.batchnorm import inputs_of
 from joslim.slimmable.running import Inputs, call
 from joslim.space import Widths
+from joslim.training.learning import scores_of
+from joslim.training.metrics import METRICS, Mean, Metric
 from joslim.training.step import Criterion
-from joslim.training.tasks import scores_of
 
 # Number of batches that are kept if batches can only be iterated over.
 KEPT_BATCHES = 64
-
-# How wrong the outputs are for each sample of a batch, [n] booleans or numbers from 0 to 1.
-Metric = Callable[[Any, Any], Tensor]
-
-
-def wrong(outputs: Any, labels: Any) -> Tensor:
-    """Return where the most likely class is not the label: [n, classes] and [n] -> [n].
-
-    Outputs may also have the scores as `logits` or `out`, an item or an attribute.
-    """
-    outputs = scores_of(outputs)
-    if not (isinstance(outputs, Tensor) and isinstance(labels, Tensor)):
-        shapes = f"outputs {type(outputs).__name__}, labels {type(labels).__name__}"
-        raise UserError(f"metric: {shapes} are no class scores and classes; give front(metric=...)")
-    if labels.ndim != 1 or labels.is_floating_point() or outputs.ndim != 2:
-        shapes = f"outputs {tuple(outputs.shape)}, labels {tuple(labels.shape)} {labels.dtype}"
-        raise UserError(f"metric: {shapes} are no class scores and classes; give front(metric=...)")
-    return outputs.argmax(dim=1) != labels
 
 
 @contextmanager
@@ -110,40 +93,29 @@ def errors(
     net: SlimmableNet,
     children: Sequence[Widths],
     batches: Iterable[Any],
-    metric: Metric = wrong,
+    metric: Metric = METRICS["error"],
     tallies: Sequence[Tally] = (),
-) -> list[tuple[float, int]]:
-    """Return the error of each child in percent, and the number of samples behind it.
+) -> list[tuple[float, int | None]]:
+    """Return the error of each child, and the number of samples behind it if it is their mean.
 
     All children are measured in one pass over the data. tallies: If given, one for each child.
     """
     if not children:
         return []
-    totals, samples, seen = [0.0] * len(children), 0, 0
+    found, empty = [metric.make() for _ in children], True
     with evaluating(net):
         for batch in batches:
             inputs, labels = on_device(net, batch)
             for place, child in enumerate(children):
                 with net.at(child):
                     outputs = call(net, inputs)
-                faults = metric(outputs, labels)
-                if not faults.ndim:  # batches of different sizes would count the same
-                    raise UserError(
-                        "metric: a single number given; return one for each sample, from 0 to 1"
-                    )
+                found[place].update(outputs, labels)
                 if tallies:
                     tallies[place].add(outputs, labels)
-                totals[place] += faults.double().sum().item()
-                seen = faults.numel()
-            samples += seen
-    if not samples:
+            empty = False
+    if empty:
         raise UserError("batches: none given; an error needs at least one")
-    if not all(0 <= total <= samples for total in totals):
-        raise UserError(
-            f"metric: a mean of {max(totals) / samples:g} given; each sample needs a number from 0 "
-            "to 1"
-        )
-    return [(100 * total / samples, samples) for total in totals]
+    return [(float(one.compute()), one.samples if isinstance(one, Mean) else None) for one in found]
 
 
 def on_device(net: nn.Module, batch: Any) -> tuple[Inputs, Any]:

@@ -20,7 +20,8 @@ from joslim.front import Front, Mistakes, Point, cost_key, non_dominated
 from joslim.search import History
 from joslim.slimmable import SlimmableNet, statistics_of
 from joslim.space import Widths
-from joslim.training.evaluate import Metric, Tally, errors, mean_loss, on_device, wrong
+from joslim.training.evaluate import Tally, errors, mean_loss, on_device
+from joslim.training.metrics import METRICS, Metric
 from joslim.training.step import Criterion
 
 Progress = Callable[[int, int], None]
@@ -56,7 +57,7 @@ def judge(
     step: int,
     val: Iterable[Any] | None = None,
     test: Iterable[Any] | None = None,
-    metric: Metric = wrong,
+    metric: Metric = METRICS["error"],
     progress: Progress = lambda done, total: None,
 ) -> Front:
     """Measure the finalists on the batches, record their losses, and return the Pareto front.
@@ -106,7 +107,7 @@ def judge(
             done += 1
 
     # By the default metric, labels are classes.
-    on_val, on_test = errors_on(val), errors_on(test, by_class=metric is wrong)
+    on_val, on_test = errors_on(val), errors_on(test, by_class=metric is METRICS["error"])
     progress(parts, parts)
     cost = history.cost
     counted = [make_cost(info.name, net) for info in COSTS.values() if info.on_every_front]
@@ -124,7 +125,7 @@ def judge(
         )
     ]
     span = (float(cost(net.space.smallest)), float(cost(net.space.full)))
-    return Front(points, cost.name, span, val_images=on_val[0][1])
+    return Front(points, cost.name, span, val_images=on_val[0][1], metric=metric.name)
 
 
 def validation_errors(
@@ -132,9 +133,9 @@ def validation_errors(
     children: Sequence[Widths],
     batches: Iterable[Any],
     val: Iterable[Any],
-    metric: Metric = wrong,
+    metric: Metric = METRICS["error"],
 ) -> list[float]:
-    """Return the errors of children on `val` in percent.
+    """Return the errors of children on `val`.
 
     As when a front is judged, each child gets statistics of its own from the training batches.
     Nothing of the network changes.

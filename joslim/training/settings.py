@@ -47,6 +47,7 @@ WHERE_AND_HOW = frozenset(
         "log_every",
         "save_every",
         "tensorboard",
+        "log_to",
     ]
 )
 

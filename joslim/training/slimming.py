@@ -34,11 +34,12 @@ from joslim.search.history import children_to_rescore
 from joslim.slimmable.running import as_inputs
 from joslim.space import Widths
 from joslim.training.distillation import Distillation
-from joslim.training.evaluate import Metric, wrong
 from joslim.training.exploring import ChildSearch, at_least_one
+from joslim.training.learning import Learning, check_distill, choose_learning
 from joslim.training.methods import Method, choose_searcher, refuse_other_knobs
 from joslim.training.methods import method as find_method
 from joslim.training.methods import preset as find_preset
+from joslim.training.metrics import Faults, Metric, as_metric
 from joslim.training.settings import (
     SEARCH_FIELDS,
     checked,
@@ -54,7 +55,6 @@ from joslim.training.step import (
     detached,
     step_unless,
 )
-from joslim.training.tasks import Learning, check_distill, choose_learning
 from joslim.training.teacher import Teacher
 
 # Number of children that a whole training visits, unless K is given (the paper's choice).
@@ -401,7 +401,7 @@ class Slimming(ChildSearch):
         images: int = 2048,
         val: Iterable[Any] | None = None,
         test: Iterable[Any] | None = None,
-        metric: Metric = wrong,
+        metric: str | Metric | Faults = "error",
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> Front:
         """Compute the Pareto front of training loss and cost.
@@ -417,7 +417,9 @@ class Slimming(ChildSearch):
             images: Number of images that are taken from `scoring`.
             val: Validation batches, to measure the validation error of the front.
             test: Test batches, to measure the test error of the front.
-            metric: A function of outputs and labels: how wrong each sample is, from 0 to 1.
+            metric: How wrong a child is: "error" for classes, "hamming" for yes-or-no labels,
+                "miou", "perplexity", "rmse"; a function of outputs and labels that returns a
+                number from 0 to 1 for each sample; or a `joslim.Metric`.
             progress: A function that is called with the number of finished parts of the work and
                 their total; a part is a child to judge, or a batch that measures errors.
 
@@ -440,7 +442,7 @@ class Slimming(ChildSearch):
             images,
             val=val,
             test=test,
-            metric=metric,
+            metric=as_metric(metric),
             progress=progress,
         )
         return self.last_front

@@ -1,315 +1,194 @@
-"""How children learn from the full network: the loss that fits the criterion of the training.
+"""Tasks: what a network learns, and how it is judged. A task is a row of `TASKS`.
 
-Soft labels fit a classification, and nothing else: the softmax of a regression means nothing. The
-kind of a task is found by trying the criterion at the first step, with made-up outputs:
-
-- A criterion that does not change when a number is added to all scores of a sample is a
-  cross-entropy (of classes, of class probabilities as in mixup, of tokens): children learn the
-  softmax of the full network.
-- A criterion that compares outputs with labels of the same shape takes the full network's outputs
-  as the labels, activated such that its least value is at outputs equal to these.
-
-A criterion that fits neither is refused, at the first step and in one line.
+A row has the loss, the metric, and the shape of the outputs that go with the labels. How children
+learn from the full network follows from the loss (`learning.py`).
 """
 
 from __future__ import annotations
 
-import copy
-import logging
-import math
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from joslim.distributed import is_first
 from joslim.errors import UserError, unknown
-from joslim.training.distillation import (
-    DISTILLATIONS,
-    Distillation,
-    refuse_single_class,
-    soft_cross_entropy,
-)
+from joslim.training.distillation import Distillation
+from joslim.training.learning import check_distill, scores_of
+from joslim.training.metrics import METRICS, Faults, MeanIoU, Metric, Perplexity, as_metric
 from joslim.training.step import Criterion
 
-log = logging.getLogger("joslim")
-
-AUTO = "auto"
-# The names under which models return their scores, as an item or an attribute (HF, torchvision).
-LOGITS = ("logits", "out")
-# The outputs of the full network as labels.
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "outputs": lambda outputs: outputs,
-    "sigmoid of the outputs": torch.sigmoid,
-    "tanh of the outputs": torch.tanh,
-    "exponential of the outputs": torch.exp,
-}
-WHAT_TO_TYPE = (
-    "type distill=function of (student's outputs, teacher's outputs), "
-    "or label_share=1 to learn from the labels alone"
-)
-
-# The loss of a child, given the criterion of this step, its outputs and those of the full network.
-Learning = Callable[[Criterion, Any, Any], Tensor]
+OWN = "own"
 
 
-def check_distill(wanted: Any) -> str | Distillation:
-    """Refuse a distillation that is neither a known name nor a function."""
-    names = [AUTO, *DISTILLATIONS]
-    if not callable(wanted) and wanted not in names:
-        raise unknown("distill", str(wanted), names)
-    return wanted
-
-
-def choose_learning(
-    wanted: str | Distillation, criterion: Criterion, outputs: Any, labels: Any
-) -> Learning:
-    """Return the loss by which children learn from the full network.
+@dataclass(frozen=True)
+class Task:
+    """A task of your own, for `joslim.train(task=...)`: a loss, a metric, and a distillation.
 
     Args:
-        wanted: "auto", a name in `DISTILLATIONS`, or a function.
         criterion: Loss function of outputs and labels.
-        outputs: Outputs of the full network for one batch, detached.
-        labels: Labels of that batch.
+        metric: How wrong a child is: a name ("error", "hamming", "miou", "perplexity", "rmse"), a
+            function of outputs and labels that returns a number from 0 to 1 for each sample, or a
+            `joslim.Metric`.
+        distill: How children learn from the full network, as for `joslim.Slimming`.
+
+    Raises:
+        UserError: The metric or the distillation is unknown.
+
+    Examples:
+        >>> task = joslim.Task(nn.functional.l1_loss, metric="rmse")
+        >>> task.metric.label
+        'RMSE'
     """
-    if callable(wanted):
-        with torch.no_grad():
-            wanted(outputs, outputs)  # a function that does not take the outputs fails now
-        return lambda criterion, student, teacher: wanted(student, teacher)
-    task = Task(criterion, outputs, labels)
-    if wanted == AUTO:
-        description, learning = task.learning()
-        if is_first():
-            log.info("distill: children learn by %s", description)
-        return learning
-    refuse_single_class(task.logits)
-    axis = 1 if task.has_classes else task.class_axis()
-    if axis is None and (found := task.comparison()):
-        raise UserError(
-            f"distill: {wanted} is for scores of classes, and {task} compares outputs with labels "
-            f"of their shape; leave distill out to learn by it against the {found[0]} of the full "
-            "network"
-        )
-    if axis not in (None, 1):
-        raise UserError(
-            f"distill: {wanted} has the classes along axis 1, and {task} along axis {axis}; leave "
-            "distill out for soft labels along that axis"
-        )
-    loss = DISTILLATIONS[wanted]
-    return lambda criterion, student, teacher: loss(logits_of(student), logits_of(teacher))
+
+    criterion: Criterion
+    metric: str | Metric | Faults = "error"
+    distill: str | Distillation = "auto"
+
+    def __post_init__(self) -> None:
+        if not callable(self.criterion):
+            kind = type(self.criterion).__name__
+            raise UserError(f"criterion: {kind} given; a function of outputs and labels is needed")
+        object.__setattr__(self, "metric", as_metric(self.metric))
+        check_distill(self.distill)
 
 
-class Task:
-    """A criterion, and the outputs and labels of one batch, with which it is tried."""
+@dataclass(frozen=True)
+class LossOptions:
+    """Options of the losses that are settings of a run."""
 
-    def __init__(self, criterion: Criterion, outputs: Any, labels: Any) -> None:
-        self.criterion, self.outputs, self.labels = criterion, outputs, labels
-        self.logits = logits_of(outputs)
-        # The same numbers in every process and after a resume. Outputs that may be probabilities
-        # are replaced by probabilities, also after a shift.
-        self.random = torch.Generator().manual_seed(0)
-        low, self.size = (0.05, 0.45) if bool((self.logits >= 0).all()) else (-1.5, 3.0)
-        self.gives_probabilities = bool(((self.logits > 0) & (self.logits <= 1)).all())
-        self.some, self.others = (low + self.numbers(self.logits.shape) for _ in range(2))
-
-    def __str__(self) -> str:
-        plain = self.criterion
-        while isinstance(plain, partial):
-            plain = plain.func
-        return f"criterion {getattr(plain, '__name__', type(plain).__name__)}"
-
-    def numbers(self, shape: Sequence[int]) -> Tensor:
-        dtype = torch.promote_types(self.logits.dtype, torch.float32)
-        drawn = self.size * torch.rand(shape, generator=self.random)
-        return drawn.to(self.logits.device, dtype)
-
-    def loss(self, logits: Tensor, labels: Any = None) -> float:
-        """Return the loss of other logits and labels; nan if the criterion does not take them."""
-        try:
-            with torch.no_grad():
-                outputs = with_logits(self.outputs, logits)
-                return float(self.criterion(outputs, self.labels if labels is None else labels))
-        except Exception:  # the criterion is anybody's function
-            return math.nan
-
-    def learning(self) -> tuple[str, Learning]:
-        """Return the loss that fits, and its description."""
-        axis = self.class_axis()
-        if axis is None and (found := self.comparison()):
-            activation, learning = found
-            return f"{self} against the {activation} of the full network", learning
-        if axis is None and ((self.has_classes and self.is_blind) or self.gives_log_probabilities):
-            axis = 1
-        if axis is None:
-            shape = tuple(getattr(self.labels, "shape", ()))
-            kind = getattr(self.labels, "dtype", type(self.labels).__name__)
-            raise UserError(
-                f"distill: cannot tell how children learn from the full network with {self}, "
-                f"outputs {tuple(self.logits.shape)}, labels {shape} {kind}; {WHAT_TO_TYPE}"
-                + (', or distill="soft" for scores of classes' if self.has_classes else "")
-            )
-        summed = self.is_summed
-
-        def soft(criterion: Criterion, student: Any, teacher: Any) -> Tensor:
-            scores, taught = (logits_of(outputs).movedim(axis, 1) for outputs in (student, teacher))
-            samples = scores.numel() // scores.shape[1] if summed else 1
-            return samples * soft_cross_entropy(scores, taught)
-
-        return f"soft labels, the softmax of the full network along axis {axis}", soft
-
-    # Classes
-
-    @property
-    def has_classes(self) -> bool:
-        """Whether labels are class numbers [n, ...] for outputs [n, classes, ...]."""
-        shape = self.logits.shape
-        whole = isinstance(self.labels, Tensor) and not self.labels.is_floating_point()
-        classes = len(shape) > 1 and shape[1] > 1
-        return whole and classes and self.labels.shape == shape[:1] + shape[2:]
-
-    @property
-    def is_blind(self) -> bool:
-        """Whether the criterion is not finite, or takes its loss from elsewhere than the logits."""
-        loss = self.loss(self.some)
-        return not math.isfinite(loss) or near(loss, self.loss(self.others))
-
-    @property
-    def gives_log_probabilities(self) -> bool:
-        """Whether the network ends in log_softmax, as for nll_loss; a softmax of it undoes it."""
-        if self.logits.ndim < 2 or self.logits.shape[1] < 2:
-            return False
-        return bool((self.logits.float().logsumexp(dim=1).abs() < 1e-2).all())
-
-    @property
-    def is_summed(self) -> bool:
-        """Whether the loss of a batch is a sum and not a mean: it doubles with the batch."""
-        if not isinstance(self.labels, Tensor) or not self.labels.ndim:
-            return False
-        twice = (torch.cat([values, values]) for values in (self.some, self.labels))
-        return near(self.loss(*twice), 2 * self.loss(self.some))
-
-    def class_axis(self) -> int | None:
-        """Return the axis along which the same number can be added without changing the loss."""
-        if self.is_blind:
-            return None
-        for axis in sorted({1, self.logits.ndim - 1}) if self.logits.ndim > 1 else ():
-            shape = [*self.logits.shape]
-            classes, shape[axis] = shape[axis], 1
-            shifted = self.some + self.numbers(shape)
-            if classes > 1 and near(self.loss(shifted), self.loss(self.some)):
-                return axis
-        return None
-
-    # Labels in the shape of the outputs
-
-    def comparison(self) -> tuple[str, Learning] | None:
-        """Return how outputs become labels, in words, and the criterion against these labels."""
-        if not isinstance(self.labels, Tensor) or self.labels.numel() != self.logits.numel():
-            return None
-        dtype = self.labels.dtype if self.labels.is_floating_point() else None
-        tail = None if self.labels.shape == self.logits.shape else self.labels.shape[1:]
-
-        def as_labels(values: Tensor) -> Tensor:
-            values = values if tail is None else values.reshape(-1, *tail)
-            return values.to(dtype or values.dtype)
-
-        def implied(criterion: Criterion, outputs: Any) -> Tensor:
-            """Return the labels for which the slope of the criterion at the outputs is zero.
-
-            The slope is linear in the label also for weighted, smoothed and scaled losses, such as
-            the binary cross-entropy with pos_weight.
-            """
-            logits = logits_of(outputs)
-            logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-            at_zero, at_one = (
-                gradient(criterion, outputs, logits, as_labels(torch.full_like(logits, label)))
-                for label in (0, 1)
-            )
-            return (at_zero / (at_zero - at_one)).nan_to_num(0, 0, 0)
-
-        def activated(
-            activation: Callable[[Tensor], Tensor], criterion: Criterion, outputs: Any
-        ) -> Tensor:
-            return activation(logits_of(outputs))
-
-        def loss(
-            way: Callable[[Criterion, Any], Tensor],
-            criterion: Criterion,
-            student: Any,
-            teacher: Any,
-        ) -> Tensor:
-            return criterion(student, as_labels(way(criterion, teacher)))
-
-        ways: dict[str, Callable[[Criterion, Any], Tensor]] = {
-            **{name: partial(activated, activation) for name, activation in ACTIVATIONS.items()},
-            "labels that it implies for the outputs": implied,
-        }
-        for name, way in ways.items():
-            try:
-                outputs = with_logits(self.outputs, self.some)
-                labels = as_labels(way(self.criterion, outputs))
-                if self.gives_probabilities and not bool(((labels >= 0) & (labels <= 1)).all()):
-                    continue  # binary_cross_entropy takes none, and would stop a GPU for good
-                slope = gradient(self.criterion, outputs, self.some, labels)
-            except Exception:  # the criterion is anybody's function
-                continue
-            # These outputs have the least loss: not a step down the slope, nor others, have less.
-            down = self.some - 0.02 * slope / slope.abs().max().clamp(min=1e-20)
-            least, below, away = (self.loss(at, labels) for at in (self.some, down, self.others))
-            if least <= below + 1e-5 * abs(least) and least < away and not near(least, away):
-                return name, partial(loss, way)
-        return None
+    label_smoothing: float = 0.0
+    weights: Tensor | None = None  # of the classes
+    ignore_index: int = -100
 
 
-def near(one: float, other: float) -> bool:
-    return math.isclose(one, other, rel_tol=1e-3, abs_tol=1e-6)
+@dataclass(frozen=True)
+class TaskKind:
+    """A row of `TASKS`.
+
+    outputs: The shape of the outputs for one sample, given the number of classes and the shape of
+    the inputs without the batch; `shape` is the same in words.
+    ignore_index: The label that neither the loss nor the metric counts, if there is such a label.
+    has_classes: Whether scores are those of classes, for which soft labels, weights and smoothing
+    are made.
+    """
+
+    make: Callable[[LossOptions], Task]
+    outputs: Callable[[int, Sequence[int]], tuple[int, ...]]
+    shape: str
+    ignore_index: int | None = None
+    has_classes: bool = True
 
 
-def gradient(criterion: Criterion, outputs: Any, logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the gradient of the criterion at other logits than those of the outputs."""
-    with torch.enable_grad():
-        point = logits.detach().clone().requires_grad_()
-        return torch.autograd.grad(criterion(with_logits(outputs, point), labels), point)[0]
+def _classification(options: LossOptions) -> Task:
+    return Task(_cross_entropy(options))
 
 
-def scores_of(outputs: Any) -> Any:
-    """Return the tensor that outputs hold under a name in `LOGITS`, else the outputs."""
-    name = None if isinstance(outputs, Tensor) else name_of_logits(outputs)
-    return outputs if name is None else held(outputs, name)
+def _multi_label(options: LossOptions) -> Task:
+    loss = nn.BCEWithLogitsLoss(pos_weight=options.weights)
+    return Task(_OfScores(loss), METRICS["hamming"])
 
 
-def logits_of(outputs: Any) -> Tensor:
-    """Return the outputs, or the tensor that they hold under a name in `LOGITS`."""
-    if isinstance(scores := scores_of(outputs), Tensor):
-        return scores
-    names = f" of {', '.join(map(str, outputs))}" if isinstance(outputs, Mapping) else ""
-    raise UserError(
-        f"distill: the network returns a {type(outputs).__name__}{names}, without "
-        f"{' or '.join(LOGITS)}; {WHAT_TO_TYPE}"
+def _regression(options: LossOptions) -> Task:
+    return Task(_OfScores(nn.MSELoss(), in_shape_of_labels=True), METRICS["rmse"])
+
+
+def _segmentation(options: LossOptions) -> Task:
+    metric = replace(METRICS["miou"], make=partial(MeanIoU, options.ignore_index))
+    return Task(_cross_entropy(options), metric)
+
+
+def _language(options: LossOptions) -> Task:
+    metric = replace(METRICS["perplexity"], make=partial(Perplexity, options.ignore_index))
+    return Task(_OfScores(_cross_entropy(options), classes_last=True), metric)
+
+
+def _cross_entropy(options: LossOptions) -> nn.Module:
+    return nn.CrossEntropyLoss(
+        options.weights,
+        ignore_index=options.ignore_index,
+        label_smoothing=options.label_smoothing,
     )
 
 
-def with_logits(outputs: Any, logits: Tensor) -> Any:
-    """Return a copy of the outputs with other logits."""
-    if isinstance(outputs, Tensor):
-        return logits
-    name = name_of_logits(outputs)
-    assert name is not None
-    if hasattr(outputs, "_replace"):
-        return outputs._replace(**{name: logits})
-    result = copy.copy(outputs)
-    if isinstance(result, MutableMapping):
-        result[name] = logits
-    else:
-        object.__setattr__(result, name, logits)  # the dataclass may be frozen
-    return result
+class _OfScores(nn.Module):
+    """A loss of the scores, with the axes that it takes."""
+
+    def __init__(
+        self, loss: nn.Module, classes_last: bool = False, in_shape_of_labels: bool = False
+    ) -> None:
+        super().__init__()
+        self.loss, self.classes_last, self.in_shape = loss, classes_last, in_shape_of_labels
+
+    def forward(self, outputs: Any, labels: Tensor) -> Tensor:
+        scores = scores_of(outputs)
+        if self.classes_last:
+            scores = scores.movedim(-1, 1)
+        if self.in_shape:
+            scores = scores.reshape(labels.shape)
+        return self.loss(scores, labels)
 
 
-def name_of_logits(outputs: Any) -> str | None:
-    return next((name for name in LOGITS if isinstance(held(outputs, name), Tensor)), None)
+TASKS: dict[str, TaskKind] = {
+    "classification": TaskKind(_classification, lambda c, _: (c,), "(n, classes)"),
+    "multi-label": TaskKind(_multi_label, lambda c, _: (c,), "(n, labels)", has_classes=False),
+    "regression": TaskKind(_regression, lambda c, _: (c,), "(n, numbers)", has_classes=False),
+    "segmentation": TaskKind(
+        _segmentation, lambda c, x: (c, *x[1:]), "(n, classes, height, width)", ignore_index=255
+    ),
+    "language": TaskKind(
+        _language, lambda c, x: (*x, c), "(n, tokens, vocabulary)", ignore_index=-100
+    ),
+}
+"""The table of tasks: name -> loss, metric and shape of the outputs.
+
+Examples:
+    >>> joslim.TASKS["language"].shape
+    '(n, tokens, vocabulary)'
+"""
 
 
-def held(outputs: Any, name: str) -> Any:
-    return outputs.get(name) if isinstance(outputs, Mapping) else getattr(outputs, name, None)
+def task_kind(name: str) -> TaskKind:
+    """Find a task by its name."""
+    if name not in TASKS:
+        raise UserError(
+            f"{unknown('task', name, TASKS, most=len(TASKS))}; or your own in Python: "
+            "joslim.train(task=joslim.Task(...))"
+        )
+    return TASKS[name]
+
+
+def check_outputs(outputs: Any, name: str, classes: int, shape: Sequence[int]) -> None:
+    """Refuse outputs, of one sample, that do not fit the task and the data; say both shapes."""
+    kind = task_kind(name)
+    scores = scores_of(outputs)
+    wanted = (1, *kind.outputs(classes, shape))
+    if not isinstance(scores, Tensor) or tuple(scores.shape) != wanted:
+        found = tuple(scores.shape) if isinstance(scores, Tensor) else type(outputs).__name__
+        sizes = ", ".join(map(str, wanted[1:]))
+        raise UserError(
+            f"model: its output is {found}, the data need (n, {sizes}) for task {name}: "
+            f"{kind.shape}"
+        )
+
+
+def class_weights(text: str, classes: int, counts: Callable[[], Sequence[int]]) -> Tensor:
+    """Read 1,2,0.5 as the weights of the classes; `balanced` gives each class the same total.
+
+    counts: Returns how often each class occurs in the training data.
+    """
+    if text == "balanced":
+        found = torch.tensor([*counts()], dtype=torch.float32)
+        there = found > 0  # a class that does not occur has no loss to weight
+        return torch.where(there, found.sum() / (there.sum() * found.clamp(min=1)), 1.0)
+    try:
+        weights = [float(part) for part in text.split(",")]
+    except ValueError:
+        weights = []
+    if len(weights) != classes or not all(0 <= w < float("inf") for w in weights):
+        raise UserError(
+            f"class_weights: {text!r}; type balanced, or {classes} numbers from 0 on: 1,2,..."
+        )
+    return torch.tensor(weights)

@@ -8,14 +8,13 @@ from rich.console import Console
 from rich.table import Table
 
 from joslim.allocation import Allocation
-from joslim.front import Front, Point
+from joslim.front import IN_PERCENT, Front, Point
 from joslim.results.tables import (
     allocation_table,
     comparison_notes,
     comparison_tables,
     curve_table,
     duration,
-    format_error,
     front_table,
     print_table,
 )
@@ -63,8 +62,8 @@ def test_no_errors() -> None:
 
 
 def test_errors_as_text() -> None:
-    assert format_error(None) == "-"
-    assert format_error(0) == "0.00 %"
+    assert IN_PERCENT.text(None) == "-"
+    assert IN_PERCENT.text(0) == "0.00 %"
 
 
 def step(macs: int, weight: float = 2) -> Allocation:

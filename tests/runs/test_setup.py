@@ -442,8 +442,8 @@ def test_the_faster_precision_is_taken_and_kept(
     options = {"steps": 2, "every": 1, "batch": 8, "front_images": 8, "amp": "auto", "samples": 1}
     shapes = []
 
-    def measured(net: joslim.SlimmableNet, shape: torch.Size) -> float:
-        shapes.append(tuple(shape))
+    def measured(net: joslim.SlimmableNet, batch: torch.Tensor) -> float:
+        shapes.append(tuple(batch.shape))
         return share
 
     monkeypatch.setattr(setup, "time_of_bf16", measured)
@@ -463,8 +463,51 @@ def test_bf16_is_timed_on_a_copy() -> None:
     net = joslim.slim(joslim.models.resnet8(), torch.zeros(1, 3, 8, 8))
     before = deepcopy(net.state_dict())
     random = torch.get_rng_state()
-    assert 0 < setup.time_of_bf16(net, torch.Size([4, 3, 8, 8])) < 100
+    assert 0 < setup.time_of_bf16(net, torch.zeros(4, 3, 8, 8)) < 100
     assert torch.equal(random, torch.get_rng_state())
     for name, value in net.state_dict().items():
         assert torch.equal(value, before[name]), name
     assert all(parameter.grad is None for parameter in net.parameters())
+
+
+# The average of the weights
+
+
+def test_the_average_of_the_weights_and_its_resume(tmp_path: Path) -> None:
+    """The front is that of the average; stopped or extended, the run goes on as if it had not."""
+
+    class Stop(Exception):
+        pass
+
+    def stop(progress: Any) -> None:
+        if progress.done == 3:
+            raise Stop
+
+    def train(name: str, total: int = 5, **more: Any) -> joslim.Run:
+        options: dict[str, Any] = {"every": 2, "batch": 8, "threads": 1, "save_every": 1}
+        options |= {"ema": 0.5, "front_images": 16, "score_images": 8}
+        return joslim.train(
+            "resnet8", "digits", out=tmp_path / name, steps=total, **options, **more
+        )
+
+    whole = train("whole")
+    with pytest.raises(Stop):
+        train("parts", watch=stop)
+    again = train("parts", resume=True)
+    plain = joslim.train(
+        "resnet8",
+        "digits",
+        out=tmp_path / "plain",
+        steps=5,
+        every=2,
+        batch=8,
+        threads=1,
+        front_images=16,
+        score_images=8,
+    )
+    for name, value in whole.net.state_dict().items():
+        assert torch.equal(value, again.net.state_dict()[name])
+    assert whole.front == again.front
+    one, other = (run.net.state_dict()["conv1.weight"] for run in (whole, plain))
+    assert not torch.equal(one, other)
+    assert torch.allclose(one, other, atol=0.5)

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 import joslim
 from joslim import SlimmableNet, UserError, Widths
 from joslim.training.evaluate import (
-    Metric,
     Tally,
     errors,
     evaluating,
@@ -24,8 +23,8 @@ from joslim.training.evaluate import (
     mean_loss,
     on_device,
     score,
-    wrong,
 )
+from joslim.training.metrics import as_metric, wrong
 
 
 class Tiny(nn.Module):
@@ -57,9 +56,9 @@ def batch(seed: int = 1, count: int = 8) -> tuple[Tensor, Tensor]:
     return x, torch.randint(5, (count,), generator=generator)
 
 
-def error(net: SlimmableNet, batches: Any, metric: Metric = wrong) -> float:
+def error(net: SlimmableNet, batches: Any, metric: Any = "error") -> float:
     """That of the active child."""
-    ((found, _),) = errors(net, [net.active], batches, metric)
+    ((found, _),) = errors(net, [net.active], batches, as_metric(metric))
     return found
 
 
@@ -264,7 +263,7 @@ def test_metrics_that_give_no_error_of_each_sample(metric: Any, words: str) -> N
     net = joslim.slim(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), torch.zeros(1, 4))
     batches = [(torch.randn(5, 4), torch.zeros(5, dtype=torch.int64))]
     with pytest.raises(UserError, match=f"^{words}"):
-        errors(net, [net.space.full], batches, metric)
+        errors(net, [net.space.full], batches, as_metric(metric))
 
 
 def test_mistakes_are_counted_by_the_logits() -> None:

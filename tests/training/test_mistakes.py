@@ -13,7 +13,8 @@ from torch.nn import functional as F
 from joslim import Data, UserError
 from joslim.front import MOST_CONFUSIONS, WORST, Front, Mistakes
 from joslim.runs.folder import RunFolder
-from joslim.training.evaluate import Tally, wrong
+from joslim.training.evaluate import Tally
+from joslim.training.metrics import wrong
 
 from .small import slimming_of, train
 

@@ -717,6 +717,30 @@ def test_examples_are_short_and_print_a_front(name: str, tmp_path: Path) -> None
         assert (tmp_path / "own-loop" / "run" / "front.json").is_file()
 
 
+@pytest.mark.parametrize("name", ["lightning", "transformers"])
+def test_examples_of_other_loops(name: str, tmp_path: Path) -> None:
+    """Beside a torch without CUDA, two operators of torchvision must be declared first."""
+    script = {"lightning": "lightning_loop.py", "transformers": "transformers_trainer.py"}[name]
+    if importlib.util.find_spec(name) is None or importlib.util.find_spec("accelerate") is None:
+        pytest.skip(f"{name} is not installed")
+    path = HOUSE / "examples" / script
+    assert len(path.read_text().splitlines()) < 100
+    code = f"""
+import runpy, torch
+lib = torch.library.Library("torchvision", "DEF")
+for name in ("nms", "qnms"):
+    lib.define(name + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+runpy.run_path({str(path)!r}, run_name="__main__")
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines() if "multiply-adds" in line]
+    costs, losses = zip(*((int(r[0].replace(",", "")), float(r[-1])) for r in rows))
+    assert list(costs) == sorted(costs)
+    assert losses[-1] < losses[0]
+
+
 def test_options_of_the_search(digits: Data) -> None:
     slimming = slimming_of(digits, search_options={"beta": 0.5, "epsilon": 0.1})
     assert isinstance(slimming.searcher, Targeted)

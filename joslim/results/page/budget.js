@@ -39,7 +39,7 @@ function showChild(front, child, position) {
   const dearest = front.children[front.children.length - 1];
   putFigures(byId("child-figures"), [
     ...front.measures.map((measure) => [
-      MEASURE_WORDS[measure],
+      measureWords(measure),
       formatMeasure(measure, child[measure]),
     ]),
     ...front.costs.map((cost) => [
@@ -51,8 +51,8 @@ function showChild(front, child, position) {
   ]);
   const better = nextBetter(front.children, view.cost, child);
   byId("child-next").textContent = better
-    ? `Next by ${MEASURE_WORDS[front.by]}: ${formatMeasure(view.measure, better[view.measure])} for ${formatSize(view.cost, better.costs[view.cost])}, ${formatSize(view.cost, better.costs[view.cost] - view.budget)} over this budget.`
-    : `No child of this front is better by ${MEASURE_WORDS[front.by]}.`;
+    ? `Next by ${measureWords(front.by)}: ${formatMeasure(view.measure, better[view.measure])} for ${formatSize(view.cost, better.costs[view.cost])}, ${formatSize(view.cost, better.costs[view.cost] - view.budget)} over this budget.`
+    : `No child of this front is better by ${measureWords(front.by)}.`;
   byId("channels").replaceChildren(...bars(front.dims, child.counts));
   putCommand(front.judged ? exportCommand(child) : "Once the training has ended.");
   byId("command-words").hidden = !(front.judged && view.story.export.unnamed);
@@ -133,7 +133,7 @@ function setUpBudget() {
   byId("unit").textContent = symbol ? unit : "";
   options(
     byId("measure"),
-    front.measures.map((measure) => [measure, MEASURE_WORDS[measure]]),
+    front.measures.map((measure) => [measure, measureWords(measure)]),
   );
   byId("measure").value = view.measure;
 }

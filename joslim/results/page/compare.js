@@ -15,7 +15,7 @@ function showBoards() {
   place.append(...notes.map((note) => element("p", { class: "banner" }, note)));
   DATA.boards.forEach((board, at) => {
     place.append(boardCard(board, at));
-    const words = `${MEASURE_WORDS[board.measure]} against ${costWords(board.key)} of ${board.groups.map((group) => group.name).join(", ")}.`;
+    const words = `${measureWords(board.measure, board.metric)} against ${costWords(board.key)} of ${board.groups.map((group) => group.name).join(", ")}.`;
     chart(`board-${at}`, words, (here) => drawBoard(here, board));
   });
 }
@@ -85,7 +85,6 @@ function swatch(look, marked) {
 }
 
 function boardTable(board) {
-  const percent = (value) => `${fixed(value, 2)} %`;
   return tableOf(
     element("table"),
     [
@@ -100,7 +99,7 @@ function boardTable(board) {
     board.groups.map((group) => [
       group.name,
       group.seeds.join(", "),
-      spreadWords(group.area, percent),
+      spreadWords(group.area, (value) => formatError(value, board.metric)),
       spreadWords(group.loss_area, (value) => fixed(value, 3)),
       spreadWords(group.hypervolume, (value) => fixed(value, 4)),
       spreadWords(group.children, (value) => String(Number(value.toFixed(1)))),
@@ -130,7 +129,8 @@ function drawBoard(place, board) {
   const x = axisOf([...costs, ...board.span], costWords(board.key), (v) => costTick(board.key, v), {
     air: 0.03,
   });
-  const y = axisOf(values, MEASURE_WORDS[board.measure], measureTick(board.measure), {
+  const words = measureWords(board.measure, board.metric);
+  const y = axisOf(values, words, measureTick(board.measure, board.metric), {
     air: 0.1,
     mayBend: false,
   });
@@ -165,7 +165,7 @@ function drawBoard(place, board) {
         lines: () => [
           group.name,
           `${costName(board.key)} ${formatSize(board.key, cx)}`,
-          `${MEASURE_WORDS[board.measure]} ${formatMeasure(board.measure, cy)}${group.band ? ` ± ${d.toFixed(2)}` : ""}`,
+          `${words} ${formatMeasure(board.measure, cy, board.metric)}${group.band ? ` ± ${d.toFixed(2)}` : ""}`,
         ],
       })),
     );

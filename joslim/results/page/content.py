@@ -114,6 +114,7 @@ def run_json(record: Record) -> Json:
         **cell_texts({name: config.get(name) for name in ("model", "data", "method", "seed")}),
         "status": {**asdict(record.status), "alone_until": record.alone_until},
         "front": front,
+        "metric": asdict(record.metric),
         "visits": record.visits,
         "growth": [
             {
@@ -245,7 +246,8 @@ def _facts_json(record: Record) -> dict[str, str]:
 def _board_json(board: Board, records: Sequence[Record]) -> Json:
     groups = [_group_json(group, board, records) for group in board.groups]
     names = ("data", "key", "measure", "span", "difference")
-    return {**{name: getattr(board, name) for name in names}, "groups": groups}
+    words = {"metric": asdict(board.metric), "groups": groups}
+    return {**{name: getattr(board, name) for name in names}, **words}
 
 
 def _group_json(group: Group, board: Board, records: Sequence[Record]) -> Json:

@@ -46,7 +46,9 @@ function showValidation() {
     status.state === "finished"
       ? `The front is that of the weights of step ${formatCount(best)}, where ${least}.`
       : `So far ${least} at step ${formatCount(best)}; the front will be that of the best step.`;
-  chart("validation-chart", "Validation error over the steps.", (place) =>
+  const words = measureWords("val_error");
+  byId("validation-title").textContent = `${words[0].toUpperCase()}${words.slice(1)} over training`;
+  chart("validation-chart", `${words} over the steps.`, (place) =>
     drawCurves(place, curves, roles, "val_error", best),
   );
 }
@@ -55,7 +57,7 @@ function showValidation() {
 function drawCurves(place, curves, roles, measure, best = null) {
   const all = roles.flatMap(([role]) => curves[role]).filter((loss) => loss !== null);
   const x = { low: 0, high: ends(curves.step)[1], log: false, words: "step", tick: formatCount };
-  const y = axisOf(all, MEASURE_WORDS[measure], measureTick(measure));
+  const y = axisOf(all, measureWords(measure), measureTick(measure));
   const { plot, sx, sy, box } = frame(place, x, y, 74);
   if (best !== null) {
     const at = sx(best);

@@ -27,7 +27,7 @@ function childLines(front, child) {
     `child ${front.children.indexOf(child) + 1} of ${front.children.length}`,
     ...front.costs.map((cost) => `${costName(cost)} ${formatSize(cost, child.costs[cost])}`),
     ...front.measures.map(
-      (measure) => `${MEASURE_WORDS[measure]} ${formatMeasure(measure, child[measure])}`,
+      (measure) => `${measureWords(measure)} ${formatMeasure(measure, child[measure])}`,
     ),
   ];
 }
@@ -42,19 +42,19 @@ function showFront() {
   const { front } = view.story;
   const beaten = front.children.length - buyable(front.children, view.cost).length;
   byId("front-note").textContent = front.judged
-    ? `Each mark is a child that can be cut out; the line goes through the children that are picked by ${MEASURE_WORDS[front.by]}.` +
+    ? `Each mark is a child that can be cut out; the line goes through the children that are picked by ${measureWords(front.by)}.` +
       (beaten
-        ? ` Hollow ones are picked for no budget: others cost no more ${costName(view.cost)} and are better by ${MEASURE_WORDS[front.by]}.`
+        ? ` Hollow ones are picked for no budget: others cost no more ${costName(view.cost)} and are better by ${measureWords(front.by)}.`
         : "")
     : `Not judged yet: the best of ${formatCount(view.story.visits.length)} children by the training loss known so far.`;
-  const label = `${MEASURE_WORDS[view.measure]} of ${front.children.length} children against ${costWords(view.cost)}.`;
+  const label = `${measureWords(view.measure)} of ${front.children.length} children against ${costWords(view.cost)}.`;
   chart("front-chart", `${label} Enter takes a child as the budget.`, drawFront);
   tableOf(
     byId("front-table"),
     [
       "child",
       ...front.costs.map(costName),
-      ...front.measures.map((measure) => MEASURE_WORDS[measure]),
+      ...front.measures.map((measure) => measureWords(measure)),
     ],
     front.children.map((child, at) => [
       at + 1,
@@ -76,7 +76,7 @@ function drawFront(place) {
   );
   const y = axisOf(
     front.children.map((child) => child[measure]),
-    MEASURE_WORDS[measure],
+    measureWords(measure),
     measureTick(measure),
     { air: 0.12 },
   );

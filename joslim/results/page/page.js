@@ -60,13 +60,13 @@ function figuresSoFar({ curves, status }) {
   return [["training loss", now, `full network, step ${formatCount(status.step)}`]];
 }
 
-function figuresOf({ front, visits }) {
+function figuresOf({ front, visits, metric }) {
   const best = front.measures[0];
   const values = front.children.map((child) => child[best]);
   const [least, most] = ends(values);
   return [
     [
-      MEASURE_WORDS[best],
+      measureWords(best),
       `${formatMeasure(best, least).replace(" %", "")}–${formatMeasure(best, most)}`,
       "best to worst child",
     ],
@@ -85,10 +85,12 @@ function figuresOf({ front, visits }) {
       : [
           [
             "area under the curve",
-            `${fixed(front.area[best], 2)} %`,
+            formatError(front.area[best], metric),
             `lower is better; training loss: ${fixed(front.area.train_loss, 3)}`,
           ],
-          ["hypervolume", fixed(front.hypervolume[best], 4), "higher is better"],
+          ...(front.hypervolume[best] === null
+            ? []
+            : [["hypervolume", fixed(front.hypervolume[best], 4), "higher is better"]]),
         ]),
   ];
 }

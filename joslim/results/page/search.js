@@ -33,7 +33,7 @@ function drawGrowth(place, growth, chosen) {
   );
   const y = axisOf(
     points.map(([, loss]) => loss),
-    MEASURE_WORDS.train_loss,
+    measureWords("train_loss"),
     plainTick,
   );
   const { plot, sx, sy } = frame(place, x, y);
@@ -95,7 +95,7 @@ function drawSearch(place, visits, first, last) {
   );
   const y = axisOf(
     visits.map((visit) => visit[2]),
-    MEASURE_WORDS.train_loss,
+    measureWords("train_loss"),
     plainTick,
   );
   const { plot, sx, sy } = frame(place, x, y);

@@ -1,10 +1,11 @@
 // Words and elements. All text goes in as text: nothing from a file is ever read as markup.
 
-const MEASURE_WORDS = {
-  test_error: "test error",
-  val_error: "validation error",
-  train_loss: "training loss",
-};
+// What a measure is called, such as test error or test perplexity. The metric, {label, unit}, is
+// that of the run that is shown, or that of a comparison.
+function measureWords(measure, metric = view.story.metric) {
+  if (measure === "train_loss") return "training loss";
+  return `${measure === "test_error" ? "test" : "validation"} ${metric.label}`;
+}
 const PREFIXES = [
   [1e12, "T"],
   [1e9, "G"],
@@ -44,9 +45,15 @@ function decimals(value) {
   return Number(fixed(value, 2)) < 10 ? fixed(value, 2) : fixed(value, 1);
 }
 
-function formatMeasure(measure, value) {
+function formatMeasure(measure, value, metric = view.story.metric) {
   if (value === null || value === undefined) return "–";
-  return measure === "train_loss" ? formatLoss(value) : `${fixed(value, 2)} %`;
+  return measure === "train_loss" ? formatLoss(value) : formatError(value, metric);
+}
+
+// 12.34 %, or 12.34 for plain numbers.
+function formatError(value, { unit }) {
+  if (!unit && Math.abs(value) < 1) return String(Number(value.toPrecision(3)));
+  return `${fixed(value, 2)} ${unit}`.trimEnd();
 }
 
 const formatLoss = (value) => (Math.abs(value) < 0.001 ? value.toExponential(1) : fixed(value, 4));
@@ -61,7 +68,8 @@ function costTick(cost, value) {
 
 const plainTick = (value) => String(Number(value.toPrecision(4)));
 const percentTick = (value) => `${plainTick(value)} %`;
-const measureTick = (measure) => (measure === "train_loss" ? plainTick : percentTick);
+const measureTick = (measure, metric = view.story.metric) =>
+  measure === "train_loss" || !metric.unit ? plainTick : percentTick;
 
 function duration(seconds) {
   if (seconds < 60) return `${decimals(seconds)} s`;
