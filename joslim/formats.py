@@ -255,10 +255,9 @@ def _one_by_one(forward: Callable[..., Sequence[Tensor]], batched: bool) -> Forw
 def write_methods(children: Sequence[Child], file: Path) -> None:
     """Write a program for ExecuTorch, with the layers that XNNPACK knows given to it.
 
-    Each child is a method, which takes one sample: with an open batch, ExecuTorch plans memory for
-    as many samples as torch's choice of kernels happens to allow. ExecuTorch stores tensors that
-    are equal once, and no part of another tensor: children of different widths share next to
-    nothing.
+    Each child is a method, which takes one sample: with an open batch, a trial had memory for 15
+    samples only, whatever the limit. ExecuTorch stores tensors that are equal once, and no part of
+    another tensor: children of different widths share next to nothing.
     """
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import (  # type: ignore
         XnnpackPartitioner,
