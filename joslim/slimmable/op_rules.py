@@ -240,8 +240,9 @@ def matmul(t: Tracer, input: Tensor, other: Tensor, **_: Any) -> Axes:
 
 
 @rule("addmm", "baddbmm")
-def addmm(t: Tracer, input: Tensor, first: Tensor, second: Tensor, **_: Any) -> Axes:
-    return broadcast(t, [t.axes(input), matmul(t, first, second)])
+def addmm(t: Tracer, input: Tensor, *factors: Tensor, **named: Any) -> Axes:
+    factors += tuple(x for x in named.values() if isinstance(x, Tensor))
+    return broadcast(t, [t.axes(input), matmul(t, *factors)])
 
 
 @rule("einsum")

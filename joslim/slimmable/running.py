@@ -72,8 +72,10 @@ def refuse_meta(net: nn.Module) -> None:
 
 
 @contextmanager
-def no_side_effects(model: nn.Module, training: bool) -> Iterator[None]:
+def no_side_effects(model: nn.Module, training: bool | None) -> Iterator[None]:
     """Run in this mode, and restore modes, buffers and random generators afterwards.
+
+    None is eval mode without a call of `train`, which may clear caches.
 
     Norms stay in eval mode, because a batch of one has no variance to normalise by.
     """
@@ -85,8 +87,11 @@ def no_side_effects(model: nn.Module, training: bool) -> Iterator[None]:
     ]
     python, numbers = random.getstate(), np.random.get_state()
     cuda = list({p.device for p in model.parameters() if p.device.type == "cuda"})
-    model.train(training)
+    if training is not None:
+        model.train(training)
     for module in model.modules():
+        if training is None:
+            module.training = False
         if isinstance(module, nn.modules.batchnorm._NormBase):
             module.eval()
     try:

@@ -629,6 +629,9 @@ def trace(
         raise
     except Exception as error:
         raise tracer.failure or OpFailed(tracer.last_variables(), first_line(error)) from error
+    for name, tensor in [] if training else kept_tensors(model, inputs, tracer):
+        for axis in tracer.axes(tensor):
+            algebra.freeze(axis, f"forward keeps a tensor in {name!r} for the next call")
     tracer.op, tracer.why = "output", "it is an output of the network"
     if not tensors_in(output):
         raise UserError(
@@ -639,6 +642,26 @@ def trace(
             tracer.freeze(axis)
         tracer.ops.append(Op("output", "", [tracer.node(tensor)], [], ""))
     return tracer
+
+
+def kept_tensors(model: nn.Module, inputs: Inputs, tracer: Tracer) -> list[tuple[str, Tensor]]:
+    """Return traced tensors that forward has put into attributes and uses again in the next call.
+
+    Another child would find those of this one. An attribute that every call overwrites is harmless.
+    """
+
+    def stored() -> list[tuple[str, Tensor]]:
+        places = [(n, v) for m in model.modules() for n, v in vars(m).items() if n[0] != "_"]
+        found = [(name, t) for name, v in places for t in tensors_in(v, objects=False)]
+        return [(name, t) for name, t in found if not isinstance(t, nn.Parameter)]
+
+    kept = [(name, t) for name, t in stored() if variables_of([tracer.node(t)])]
+    if kept:
+        with no_side_effects(model, training=None):
+            call(model, inputs)
+        still = {id(tensor) for _, tensor in stored()}
+        kept = [(name, tensor) for name, tensor in kept if id(tensor) in still]
+    return kept
 
 
 # --- the multiply-adds as torch counts them -------------------------------------------------------

@@ -375,6 +375,24 @@ def test_keys_and_values_of_the_past_may_have_fewer_heads() -> None:
         assert net(torch.randn(SHAPE))["past"].tensors[0].shape == (1, 1, TOKENS, SIZE)
 
 
+@pytest.mark.parametrize("overwritten", [True, False])
+def test_heads_of_a_table_that_is_kept_between_calls_freeze(overwritten: bool) -> None:
+    class Keeping(Windows):
+        cache: dict[str, Tensor] = {}
+
+        def train(self, mode: bool = True) -> Any:
+            self.cache = {}
+            return super().train(mode)
+
+        def forward(self, x: Tensor) -> Tensor:
+            if overwritten or "table" not in self.cache:
+                self.cache = {"table": self.table.exp()}
+            return super().forward(x) * self.cache["table"].mean()
+
+    net = joslim.slim(Transformer(Keeping).eval(), SHAPE)
+    assert any(dim.heads for dim in net.space.dims) == overwritten
+
+
 def test_attributes_that_are_no_sizes_keep_their_values() -> None:
     class Counting(FusedUnbind):
         def __init__(self) -> None:
