@@ -1,14 +1,12 @@
-"""A whole joint training against the full network alone: wall time for the same steps, as a ratio.
+"""A whole joint training against the full network alone: time for the same steps, as a ratio.
 
 A joint training of the paper's size is scaled from its parts: steps at the widths that it trains,
 the full network alone in the first of them if the schedule says so, the choice and the scoring of
 1000 children while the history grows, and the judging of the front. The full network alone makes
 the same steps. Images are random, and so are the children: 60% of those of a run are.
 
-Steps of all are timed in turns, one after the other, and a ratio is the mean of those of each
-turn: a machine that others use slows down all of them, and children differ between turns. Rounds
-and judging are a small share, and are compared with steps of the full network right before and
-after them.
+Times are those of the processor, on one thread: what others do on the machine is not counted. Steps
+of all kinds are timed in turns all the same, since a busy machine also slows down the processor.
 
 Targets: all widths in a step at most 2.9 times the full network, the cheap schedule (one child
 beside the full network, which is alone in the first 30% of the steps) at most 1.6. The paper: 4.8.
@@ -17,7 +15,6 @@ beside the full network, which is alone in the first 30% of the steps) at most 1
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
 from collections.abc import Callable
 
@@ -85,7 +82,8 @@ def parts_of(case: Case, turns: int, amp: bool) -> dict[str, float]:
         for _ in range(turns + 1)
     ][1:]
     found = {
-        name: statistics.fmean(turn[name] / turn["single"] for turn in times) for name in SCHEDULES
+        name: sum(turn[name] for turn in times) / sum(turn["single"] for turn in times)
+        for name in SCHEDULES
     }
     rounds = [beside(steps["single"], lambda size=size: a_round(case, size)) for size in SIZES]
     spread = np.linspace(0, CHILDREN, ROUNDS)
@@ -107,9 +105,9 @@ def slimming_of(case: Case, method: str, **options: float) -> joslim.Slimming:
 
 
 def seconds(run: Callable[[], object]) -> float:
-    start = time.perf_counter()
+    start = time.process_time()
     run()
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 def beside(step: Callable[[], object], run: Callable[[], float]) -> float:
