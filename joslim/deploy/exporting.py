@@ -340,7 +340,8 @@ def metadata(run: Run, widths: Widths) -> dict[str, Any]:
     data = json_value(run.facts, "data", CONFIG)
     classes = json_rows(data, "classes", where, MOST_CLASSES)
     mean, std = (
-        [json_number(n, f"{where}.{key}") for n in json_rows(data, key, where, MOST_CHANNELS)]
+        # A text has neither.
+        [json_number(n, f"{where}.{key}") for n in json_rows(data, key, where, MOST_CHANNELS, 0)]
         for key in ("mean", "std")
     )
     return {
@@ -351,6 +352,7 @@ def metadata(run: Run, widths: Widths) -> dict[str, Any]:
         "input": INPUT,
         "output": OUTPUT,
         "shape": list(run.net._example_of(widths)[0].shape[1:]),
+        **({"dtype": kind} if (kind := data.get("dtype", "float32")) != "float32" else {}),
         "mean": mean,
         "std": std,
         "classes": [json_name(name, f"{where}.classes") for name in classes],
@@ -426,6 +428,7 @@ def compared(
                 apart = (ours.double() - theirs.double()).abs().nan_to_num(nan=torch.inf)
                 difference = max(difference, most := apart.max().item())
                 excess = max(excess, most / max(1.0, of_all.double().abs().max().item()))
+        classes = classes and expected[0].ndim == 2  # not scores of pixels or tokens
         if classes:
             same = outputs[0].argmax(dim=1) == expected[0].argmax(dim=1)
             agreeing = min(agreeing, samples - int((~same).sum()))

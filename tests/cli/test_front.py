@@ -61,6 +61,7 @@ def test_json(joslim: Run, tmp_path: Path) -> None:
         "cost": "macs",
         "span": [4_055_240, 40_551_000],
         "error": "test_error",
+        "metric": {"label": "error", "unit": "%"},
         "area": FRONT.area(),
         "loss_area": FRONT.area("train_loss"),
         "hypervolume": FRONT.hypervolume(),

@@ -19,10 +19,20 @@ def test_table_names_every_public_constructor() -> None:
 def test_every_model_tells_the_slimmer_its_range_and_input() -> None:
     for build in MODELS.values():
         model: Any = build(num_classes=3)
-        assert {"low", "input"} <= model.slim_defaults.keys() <= {"low", "input", "tie", "keep"}
+        assert (
+            {"low", "input"}
+            <= model.slim_defaults.keys()
+            <= {
+                "low",
+                "input",
+                "dtype",
+                "tie",
+                "keep",
+            }
+        )
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "tiny_llama"])
 def test_convs_keep_their_fan_out_and_norms_start_as_identity(name: str) -> None:
     torch.manual_seed(0)
     model = MODELS[name]()

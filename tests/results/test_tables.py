@@ -117,6 +117,7 @@ def row(method: str, **changed: Any) -> dict[str, Any]:
         "cost": "macs",
         "method": method,
         "measure": "test_error",
+        "metric": {"label": "error", "unit": "%"},
         "seeds": [0, 1, 2],
         "missing": [],
         "area": 12.345,

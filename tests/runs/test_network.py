@@ -158,9 +158,9 @@ def test_shapes_that_are_too_large_are_refused(text: str) -> None:
 
 @pytest.mark.parametrize("name", ["resnet8", "mobilenet_v3_large"])
 def test_a_blank_network_has_the_same_knobs(name: str) -> None:
-    blank = make_net(load_blank(name, 10, 3), (3, 4700, 4700))[0]
+    blank = make_net(load_blank(name, 10, 3), blank_input((3, 4700, 4700), "meta"))[0]
     assert blank.example[0].is_meta
-    assert blank.space == make_net(load_model(name, 10), (3, 32, 32))[0].space
+    assert blank.space == make_net(load_model(name, 10), blank_input((3, 32, 32)))[0].space
 
 
 def test_a_network_of_ones_own_is_not_blank(own: Path) -> None:
@@ -180,7 +180,7 @@ def test_sorted_channels_keep_the_function_at_full_width() -> None:
     model = resnet8(num_classes=10)
     model.load_state_dict(weights)
     x = torch.randn(4, 3, 8, 8)
-    net, start = make_net(resnet8(num_classes=10), (3, 8, 8), init=weights)
+    net, start = make_net(resnet8(num_classes=10), blank_input((3, 8, 8)), init=weights)
     assert start is not None
     assert start.fresh == []
     with torch.no_grad():
@@ -193,7 +193,7 @@ def test_sorted_channels_keep_the_function_at_full_width() -> None:
 def test_without_weights_nothing_is_sorted() -> None:
     model = resnet8()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    net, start = make_net(model, (3, 8, 8))
+    net, start = make_net(model, blank_input((3, 8, 8)))
     assert start is None
     assert all(torch.equal(tensor, before[name]) for name, tensor in net.state_dict().items())
 

@@ -69,6 +69,10 @@ CAN_BE_OFF = {
     "split": "for a folder of classes",
     "epochs": "the length is in steps",
     "clip": "gradients are not clipped",
+    "class_weights": "all classes weigh the same",
+    "ignore_index": "all labels count",
+    "ema": "the weights are not averaged",
+    "log_to": "no tracker",
     "val_every": "validation errors are measured at the end",
     "amp": "full precision",
     "threads": "torch decides, on each machine anew",
@@ -99,6 +103,10 @@ def test_a_run_records_a_value_for_every_setting_that_is_not_off(
     nothing = {name for name, value in config.items() if value is None}
     always = {
         "init",
+        "class_weights",
+        "ignore_index",
+        "ema",
+        "log_to",
         "divisor",
         "dropout",
         "resolutions",
@@ -241,10 +249,10 @@ def test_the_first_weights_are_a_function_of_the_seed() -> None:
 
 
 def test_a_model_with_other_outputs(own: Path) -> None:
-    words = r"model: its output is \(1, 3\), the data need \(n, 10\) class scores"
+    words = r"model: its output is \(1, 3\), the data need \(n, 10\) for task"
     with pytest.raises(UserError, match=words):
         job_of(model="nets:three_outputs")
-    with pytest.raises(UserError, match=r"the data need \(n, 10\) class scores"):
+    with pytest.raises(UserError, match=r"the data need \(n, 10\) for task"):
         job_of(model="own:tiny")
 
 
