@@ -25,7 +25,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     pairs = [(image, at % 20) for at, image in enumerate(pixels)]
     data = joslim.load_data((pairs[:60], pairs[60:]), val=20)
     settings = {"recipe": "cifar", "batch": 20, "threads": 1, "front_images": 20}
-    changes = {"COMMON": settings, "COURSES": {"resnet8": COURSE}}
+    changes = {"COMMON": settings, "COURSES": {"resnet8": COURSE}, "SHARES": (0.5,)}
     changes |= {"RESULTS": tmp_path / "results", "DOCS": tmp_path / "docs"}
     for name, value in {**changes, "twenty_classes": lambda size: data}.items():
         monkeypatch.setattr(race, name, value)
@@ -51,8 +51,7 @@ def test_from_the_weights_to_the_page(small: Path) -> None:
     for found in (ours, theirs):
         macs = [size["macs"] for size in found["sizes"]]
         assert [size["share"] for size in found["sizes"]] == [*race.SHARES]
-        assert macs == sorted(macs, reverse=True)
-        assert macs[-1] < 0.2 * full
+        assert 0.2 * full < macs[0] <= 0.5 * full
         assert all(size["latency_ms"] > 0 for size in found["sizes"])
     # A row that is run again takes what it has, and spends next to nothing.
     steps = {file.name: file.read_text() for file in small.glob("uniform-total-0.03/seed0/*.json")}
@@ -73,7 +72,7 @@ def test_from_the_weights_to_the_page(small: Path) -> None:
 def test_uniform_children_fit(small: Path) -> None:
     net = joslim.slim(joslim.models.resnet8(20), (1, 3, 16, 16))
     macs = joslim.cost("macs", net)
-    for share in race.SHARES:
+    for share in (0.75, 0.5, 0.35, 0.25, 0.15):
         assert 0.5 * share < macs(race.uniform_widths(net, share)) / macs(net.space.full) <= share
 
 
