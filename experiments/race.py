@@ -2,7 +2,7 @@
 
     JOSLIM_DATA=folder python experiments/race.py weights          # the trained ResNet20, once
     JOSLIM_DATA=folder python experiments/race.py run joslim uniform-total --seeds 0,1,2
-    JOSLIM_DATA=folder python experiments/race.py run --network resnet8     # all rows, in an hour
+    JOSLIM_DATA=folder python experiments/race.py run --network resnet8 --seeds 0 --rate 0.1
     python experiments/race.py page                                # docs/race.md and its picture
 
 All rows start from the same weights, and train with the same loop, images, precision and one
@@ -66,8 +66,8 @@ COURSES = {
     # A quick one: a row takes about a minute and a half.
     "resnet8": Course("resnet8", 16, 30.0, 5.0, None),
 }
-# The rate of all rows that fine-tune: 0.3 of the recipe's, as joslim has it by default.
-RATE, SCRATCH_RATE = 0.03, 0.1
+# Every row runs with each of these rates for seed 0; that of the least validation error races.
+RATES = (0.1, 0.03, 0.01)
 WEIGHTS = "trained.safetensors"
 # Steps that are timed to find out how many fit into a budget.
 TRIAL_STEPS = 6
@@ -124,6 +124,7 @@ def main() -> None:
     parser.add_argument("what", choices=["weights", "run", "page"])
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"of {', '.join(ROWS)}; or all")
     parser.add_argument("--network", choices=COURSES, default="resnet20", help="%(default)s")
+    parser.add_argument("--rate", type=float, default=0.03, choices=RATES, help="%(default)s")
     parser.add_argument("--seeds", default="0,1,2", help="%(default)s")
     parser.add_argument("--out", type=Path, default=Path("runs/race"), help="%(default)s")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
@@ -136,13 +137,14 @@ def main() -> None:
     elif options.what == "weights":
         train_alone(course, out)
     elif options.here:
-        race(course, options.rows[0], int(options.seeds), out)
+        race(course, options.rows[0], options.rate, int(options.seeds), out)
     else:
         for seed in map(int, options.seeds.split(",")):
             for row in options.rows or ROWS:
-                if seed not in kept(course, row):  # one process each, with a memory of its own
+                if seed not in kept(course, row, options.rate):  # a process each, for its memory
                     command = [sys.executable, __file__, "run", row, "--seeds", str(seed)]
                     command += ["--network", options.network, "--out", str(options.out), "--here"]
+                    command += ["--rate", str(options.rate)]
                     subprocess.run(command, check=True)
 
 
@@ -259,29 +261,31 @@ MAKERS: dict[str, Callable[[nn.Module, float, joslim.Data], nn.Module]] = {
 # Racing
 
 
-def race(course: Course, row: str, seed: int, out: Path) -> None:
+def race(course: Course, row: str, rate: float, seed: int, out: Path) -> None:
     """Run a row for one seed, or go on with it, and keep its figures."""
     torch.set_num_threads(1)
-    data, folder = twenty_classes(course.pixels), out / row / f"seed{seed}"
+    data, folder = twenty_classes(course.pixels), out / f"{row}-{rate:g}" / f"seed{seed}"
     folder.mkdir(parents=True, exist_ok=True)
     if row == "joslim":
-        sizes = joint(course, folder, seed, data, out)
+        sizes = joint(course, rate, folder, seed, data, out)
     else:
         name, _, budget = row.rpartition("-")
-        if seed not in (joslim_runs := kept(course, "joslim")):
+        _, ours = chosen(course, "joslim")
+        if seed not in ours:
             raise SystemExit(f"{row}: its budget is the time of joslim; run joslim, seed {seed}")
-        seconds = joslim_runs[seed]["seconds"] / (len(SHARES) if budget == "total" else 1)
+        seconds = ours[seed]["seconds"] / (len(SHARES) if budget == "total" else 1)
         sizes = [
-            one_size(course, name, share, seconds, folder, seed, data, out) for share in SHARES
+            one_size(course, name, rate, share, seconds, folder, seed, data, out)
+            for share in SHARES
         ]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     run = {"seed": seed, "seconds": spent(folder), "memory": peak, "sizes": sizes}
-    keep(course, row, run)
+    keep(course, row, rate, run)
     print(f"{row}, seed {seed}: {', '.join(str(size['test_error']) for size in sizes)}", flush=True)
 
 
 def joint(
-    course: Course, folder: Path, seed: int, data: joslim.Data, out: Path
+    course: Course, rate: float, folder: Path, seed: int, data: joslim.Data, out: Path
 ) -> list[dict[str, Any]]:
     """Make one joint fine-tuning, and take the children for the five shares from its front."""
     with counted(folder):
@@ -290,6 +294,7 @@ def joint(
             data,
             init=out / WEIGHTS,
             epochs=course.joint,
+            lr=rate,
             amp=course.amp,
             seed=seed,
             **COMMON,
@@ -304,6 +309,7 @@ def joint(
 def one_size(
     course: Course,
     name: str,
+    rate: float,
     share: float,
     seconds: float,
     folder: Path,
@@ -317,7 +323,6 @@ def one_size(
     before = time.process_time()
     model = MAKERS[name](trained_network(course, out), share, data)
     left = seconds - (time.process_time() - before)
-    rate = SCRATCH_RATE if name == "scratch" else RATE
     settings = {"method": "single", "lr": rate, "seed": seed, "amp": course.amp, **COMMON}
     if not plan.is_file():
         plan.write_text(json.dumps(max(1, int(left / seconds_of_a_step(model, data, settings)))))
@@ -386,25 +391,40 @@ def latency(file: Path, shape: list[int], runs: int = 100) -> float:
 # What is kept
 
 
-def settings_of(course: Course, row: str) -> dict[str, Any]:
-    rate = {"joslim": "default"}.get(row, SCRATCH_RATE if row.startswith("scratch") else RATE)
+def settings_of(course: Course, rate: float) -> dict[str, Any]:
     return {**COMMON, **course._asdict(), "rate": rate}
 
 
-def kept(course: Course, row: str) -> dict[int, dict[str, Any]]:
+def kept(course: Course, row: str, rate: float) -> dict[int, dict[str, Any]]:
     """Return what was kept of a row, by seed, if it had the same settings."""
-    file = RESULTS / f"race-{course.model}-{row}.json"
+    file = file_of(course, row, rate)
     stored = json.loads(file.read_text()) if file.is_file() else {}
-    runs = stored["runs"] if stored.get("race") == settings_of(course, row) else []
+    runs = stored["runs"] if stored.get("race") == settings_of(course, rate) else []
     return {run["seed"]: run for run in runs}
 
 
-def keep(course: Course, row: str, run: dict[str, Any]) -> None:
-    runs = {**kept(course, row), run["seed"]: run}
-    head = json.dumps({"race": settings_of(course, row), "commit": commit()})
+def keep(course: Course, row: str, rate: float, run: dict[str, Any]) -> None:
+    runs = {**kept(course, row, rate), run["seed"]: run}
+    head = json.dumps({"race": settings_of(course, rate), "commit": commit()})
     lines = ",\n".join(json.dumps(runs[seed]) for seed in sorted(runs))
-    text = f'{head[:-1]}, "runs": [\n{lines}\n]}}\n'
-    (RESULTS / f"race-{course.model}-{row}.json").write_text(text)
+    file_of(course, row, rate).write_text(f'{head[:-1]}, "runs": [\n{lines}\n]}}\n')
+
+
+def file_of(course: Course, row: str, rate: float) -> Path:
+    return RESULTS / f"race-{course.model}-{row}-{rate:g}.json"
+
+
+def chosen(course: Course, row: str) -> tuple[str, dict[int, dict[str, Any]]]:
+    """Return the rate with the least validation error of seed 0, in words, and its runs."""
+    found = {rate: runs for rate in RATES if 0 in (runs := kept(course, row, rate))}
+    if not found:
+        return "", {}
+
+    def error(rate: float) -> float:
+        return statistics.fmean(size["val_error"] for size in found[rate][0]["sizes"])
+
+    best = min(found, key=error)
+    return f"{best:g} of {len(found)}", found[best]
 
 
 # The page
@@ -414,17 +434,17 @@ def write_page() -> None:
     """Write docs/race.md and its pictures from what was kept."""
     text = TEMPLATE.read_text()
     for name, course in COURSES.items():
-        found = {row: [*runs.values()] for row in ROWS if (runs := kept(course, row))}
+        found = {row: [*runs.values()] for row in ROWS if (runs := chosen(course, row)[1])}
         missing = ", ".join(f"`{row}`" for row in ROWS if row not in found)
-        shown = f"{table(found)}\n\n{picture(name, found)}\n\n" if found else ""
+        shown = f"{table(course, found)}\n\n{picture(name, found)}\n\n" if found else ""
         left = f"Rows that have not been run yet: {missing}." if missing else ""
         text = text.replace(f"{{{{{name}}}}}", f"{shown}{left}".strip())
         print(f"{name}: {len(found)} of {len(ROWS)} rows")
     (DOCS / "race.md").write_text(text.rstrip() + "\n")
 
 
-def table(found: dict[str, list[dict[str, Any]]]) -> str:
-    head = ["", "seeds", *(f"error at {share:g}" for share in SHARES), "ms at 0.5"]
+def table(course: Course, found: dict[str, list[dict[str, Any]]]) -> str:
+    head = ["", "rate", "seeds", *(f"error at {share:g}" for share in SHARES), "ms at 0.5"]
     head += ["minutes", "GB", "lines"]
     lines = []
     for row, runs in found.items():
@@ -433,6 +453,7 @@ def table(found: dict[str, list[dict[str, Any]]]) -> str:
         lines.append(
             [
                 f"`{row}`",
+                chosen(course, row)[0],
                 str(len(runs)),
                 *errors,
                 f"{statistics.fmean(s['latency_ms'] for s in sizes[SHARES.index(0.5)]):.2f}",

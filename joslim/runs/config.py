@@ -389,8 +389,11 @@ GROUPS: tuple[type[Any], ...] = Config.__bases__
 TITLES: dict[str, str] = {item.name: group.title for group in GROUPS for item in fields(group)}
 
 
-def config_of(values: Mapping[str, Any]) -> Config:
-    """Make a configuration of the given values; the recipe and the preset fill in the others."""
+def config_of(values: Mapping[str, Any], trained: bool = False) -> Config:
+    """Make a configuration of the given values; the recipe and the preset fill in the others.
+
+    trained: Whether the network has trained weights that `init` does not name.
+    """
     for key in values:
         if key not in FIELDS:
             raise unknown("configuration", str(key), FIELDS, most=0)
@@ -402,8 +405,10 @@ def config_of(values: Mapping[str, Any]) -> Config:
         given["resolutions"] = ",".join(map(str, sizes))
     preset = checked(FIELDS["preset"], given.get("preset", DEFAULTS["preset"]))
     sandwich = {item.name: given[item.name] for item in fields(Sandwich) if item.name in given}
-    if given.get("init") is not None:  # a trained network need not be trained alone first
+    if trained or given.get("init") is not None:
+        # A trained network is not trained alone first, and has another rate than the recipe's.
         sandwich.setdefault("full_first", 0.0)
+        given = {name: value for name, value in given.items() if name != "lr" or name in values}
     return Config(**{**given, **asdict(sandwich_of(preset, sandwich))})
 
 

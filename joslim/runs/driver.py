@@ -157,8 +157,7 @@ def _named_and_objects(options: Mapping[str, Any], **named: Any) -> tuple[Config
     for key in ("model", "data", "task"):
         if (value := objects.get(key)) is not None:
             texts[key] = f"<{getattr(value, '__name__', type(value).__name__)}>"
-    trained = {"full_first": 0.0} if objects.get("init") is not None else {}
-    return config_of({**texts, **trained, **options}), objects
+    return config_of({**texts, **options}, trained=objects.get("init") is not None), objects
 
 
 def default_folder(config: Config) -> Path:

@@ -24,11 +24,11 @@ from joslim.models import resnet8
 from joslim.results.run_files import read_lines, status_of
 from joslim.runs import checkpoint
 from joslim.runs.config import Config
-from joslim.runs.driver import Progress, default_folder, stopping, train
+from joslim.runs.driver import Progress, _named_and_objects, default_folder, stopping, train
 from joslim.runs.folder import RunFolder
 from joslim.runs.recipes import rate_for
 from joslim.runs.run import Run
-from joslim.runs.setup import EVALUATION_BATCH
+from joslim.runs.setup import EVALUATION_BATCH, set_up
 from joslim.space import Widths
 from joslim.training.evaluate import mean_loss
 
@@ -406,6 +406,25 @@ def test_a_resume_with_a_teacher_is_exact(teacher: str, tiny: Options, tmp_path:
         train(out=tmp_path / "b", init=file, watch=crash_at("train", 3), **options)
     file.unlink()
     assert train(out=tmp_path / "b", init=file, resume=True, **options).front == run.front
+
+
+def test_the_rate_of_a_fine_tuning(tiny: Options, tmp_path: Path) -> None:
+    """It is lower with a recipe that is named, too, and not if a rate is given."""
+    weights, file = joslim.models.resnet8(10).state_dict(), tmp_path / "w.safetensors"
+    save_file(weights, file)
+    usual = rate_for("digits", 8)
+
+    def rate(**options: Any) -> float:
+        given = {"data": "digits", "batch": 8, "steps": 1, **options}
+        model, data, init = given.pop("model", None), given.pop("data"), given.pop("init", None)
+        config, objects = _named_and_objects(given, model=model, data=data, cost="macs", init=init)
+        return set_up(config, init=objects.get("init")).config.lr
+
+    assert rate() == usual
+    assert rate(init=str(file)) == rate(init=weights) == pytest.approx(0.3 * usual)
+    assert rate(init=str(file), recipe="digits") == pytest.approx(0.3 * usual)
+    assert rate(init=weights, recipe="digits") == pytest.approx(0.3 * usual)
+    assert rate(init=weights, recipe="digits", lr=0.7) == 0.7
 
 
 def test_a_fixed_teacher_has_to_be_trained(tiny: Options, tmp_path: Path) -> None:
