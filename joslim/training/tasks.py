@@ -97,7 +97,7 @@ def _regression(options: LossOptions) -> Task:
 
 def _segmentation(options: LossOptions) -> Task:
     metric = replace(METRICS["miou"], make=partial(MeanIoU, options.ignore_index))
-    return Task(_cross_entropy(options), metric)
+    return Task(_OfScores(_cross_entropy(options)), metric)
 
 
 def _language(options: LossOptions) -> Task:

@@ -167,3 +167,10 @@ def test_refused_tasks(tmp_path: Path) -> None:
             joslim.train("resnet8", **{"data": "digits", **options}, **out)
     with pytest.raises(UserError, match=r"^criterion: int given"):
         joslim.Task(3)  # type: ignore[arg-type]
+
+
+def test_scores_may_be_in_a_dictionary() -> None:
+    """As networks of torchvision return them."""
+    task = TASKS["segmentation"].make(LossOptions(ignore_index=255))
+    scores, labels = torch.randn(2, 3, 4, 5), torch.randint(0, 3, (2, 4, 5))
+    assert task.criterion({"out": scores}, labels) == task.criterion(scores, labels)
