@@ -1,5 +1,6 @@
 """What all tests share: settings of hypothesis, ways to call the program, one finished run."""
 
+import importlib.util
 import signal
 import subprocess
 import sys
@@ -71,6 +72,20 @@ def digits(num_classes=10):
 def three_outputs():
     return digits(3)
 """
+
+
+@pytest.fixture
+def package(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    """Import a package, or skip the test where it is missing."""
+
+    def found(name: str) -> Any:
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"{name} is not installed")
+        monkeypatch.syspath_prepend(HOUSE / "benchmarks")
+        importlib.import_module("zoo_families").declare_operators()
+        return importlib.import_module(name)
+
+    return found
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -209,6 +209,7 @@ def size_of(path: Path) -> int:
 def show(facts: list[dict[str, Any]]) -> None:
     from joslim.deploy.exporting import Check
     from joslim.deploy.int8 import Quantized
+    from joslim.front import MetricName
     from joslim.results.tables import title
     from joslim.units import format_size
 
@@ -233,4 +234,5 @@ def show(facts: list[dict[str, Any]]) -> None:
         when = "before quantization " if quantized else ""
         typer.echo(f"{line}{costs}; {when}{check}")
         if quantized:
-            typer.echo(str(Quantized(check, **quantized)))
+            metric = MetricName(**quantized.pop("metric"))
+            typer.echo(str(Quantized(check, **quantized, metric=metric)))

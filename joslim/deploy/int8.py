@@ -160,12 +160,12 @@ def data_of(run: Run, name: str | None = None) -> Data | None:
         return None
     config = run.config
     root = config.data_root if config.data_root and Path(config.data_root).is_dir() else None
+    names = ("size", "channels", "split", "context", "ignore_index")
+    asked = {name: getattr(config, name) for name in names}
+    options = {name: value for name, value in asked.items() if value is not None}
     task = config.task if config.task in TASKS else None
-    options: dict[str, Any] = {"size": config.size, "channels": config.channels, "task": task}
     try:
-        data = load_data(
-            name or run.data_name, root, val=config.held_out, split=config.split, **options
-        )
+        data = load_data(name or run.data_name, root, val=config.held_out, task=task, **options)
     except (UserError, OSError):
         if name is not None:
             raise

@@ -88,7 +88,8 @@ def test_a_run_for_people(joslim: Program, small: list[str], finished: Run) -> N
     assert result.returncode == 0
     assert result.stderr.splitlines()[:5] == [
         "network: resnet8, 6 knobs, macs 80.8K to 765.6K; method joslim, 6 steps with sgd",
-        "data: 1,293 training, 144 validation, 360 test images of 10 classes, 3x8x8",
+        "data: 1,293 training, 144 validation, 360 test images of 10 classes, 3x8x8; "
+        "task classification",
         "recipe: digits (for 1,293 training images of 8 pixels)",
         "training: 6 steps (0.148 epochs), batch 32, "
         "learning rate 0.05 (it follows the batch: 0.1 for 64), cosine, weight decay 0.0005, "
@@ -227,7 +228,7 @@ def test_no_file(refused: Program) -> None:
             "random_share: it is for method joslim, not 'slim'; leave it out",
         ),
         (["--recipe", "x"], "recipe: unknown name 'x'; allowed: digits,"),
-        (["--amp", "fp8"], "amp: unknown name 'fp8'; allowed: bf16, fp16"),
+        (["--amp", "fp8"], "amp: unknown name 'fp8'; allowed: auto, bf16, fp16"),
         (["--device", "toaster"], "device: 'toaster' cannot be used"),
         (["--device", "meta"], "device: 'meta' cannot be used"),
         (["--threads", "100000000000"], "threads: 100000000000 given"),
@@ -388,7 +389,7 @@ def test_a_model_of_ones_own(
 def test_models_that_do_not_work(own: Path, small: list[str], refused: Program) -> None:
     for name, words in (
         ("nets:three_outputs", "its output is (1, 3), the data need (n, 10)"),
-        ("own:tiny", "class scores"),
+        ("own:tiny", "the data need (n, 10)"),
         ("own:raising", "own:raising() failed"),
         ("own:weightless", "model: "),
         ("nowhere:net", "cannot import 'nowhere'"),

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import joslim
@@ -24,11 +25,16 @@ def resnet20() -> SlimmableNet:
 
 @pytest.fixture(scope="session")
 def counted() -> Callable[[nn.Module, tuple[int, ...]], tuple[float, int]]:
-    """Multiply-adds of one input by torch's counter, which counts two for each, and parameters."""
+    """Multiply-adds of one input by torch's counter, which counts two for each, and parameters.
+
+    A shape of one number is that of tokens. The counter does not know fused attention.
+    """
 
     def count(module: nn.Module, shape: tuple[int, ...]) -> tuple[float, int]:
-        with FlopCounterMode(display=False) as counter, torch.no_grad():
-            module.eval()(torch.zeros(1, *shape))
+        x = torch.zeros(1, *shape, dtype=torch.long if len(shape) == 1 else torch.float32)
+        math = sdpa_kernel(SDPBackend.MATH)
+        with FlopCounterMode(display=False) as counter, torch.no_grad(), math:
+            module.eval()(x)
         return counter.get_total_flops() / 2, sum(p.numel() for p in module.parameters())
 
     return count

@@ -215,7 +215,7 @@ def test_the_state_holds_no_code(folder: RunFolder, net: SlimmableNet) -> None:
 def test_the_state_of_a_run_loads_without_code(finished: Run) -> None:
     file = finished.folder.file("checkpoint") / STATE
     state = torch.load(file, weights_only=True)
-    assert state.keys() == {"settings", "slimming", "optimizer", "scaler", "best"}
+    assert state.keys() == {"settings", "slimming", "optimizer", "scaler", "best", "average"}
     assert state["slimming"]["steps"] == 6
     assert all(
         isinstance(s["momentum_buffer"], Tensor) for s in state["optimizer"]["state"].values()

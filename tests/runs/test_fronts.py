@@ -86,7 +86,7 @@ def test_a_network_of_somebodys_own(tmp_path: Path) -> None:
     assert found[0].costs["latency_ms"] == 1
 
 
-@pytest.mark.parametrize("shape", [None, [3, 8], [3, 8, -1], ["a", 8, 8]])
+@pytest.mark.parametrize("shape", [None, [], [3, 8, -1], ["a", 8, 8]])
 def test_shapes_that_are_none(shape: Any, tmp_path: Path) -> None:
     front = front_of(SPACE, (0.25, 1.0))
     folder = run_folder(tmp_path / "run", front)

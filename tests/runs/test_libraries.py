@@ -17,18 +17,6 @@ from joslim.runs import libraries
 from joslim.runs.libraries import library_of, make
 from joslim.runs.setup import load_model, net_of
 
-OPERATORS = []
-
-
-def present(package: str) -> None:
-    """Import a package or skip; beside a torch without CUDA two operators must be declared."""
-    if not OPERATORS and "torchvision" not in sys.modules:
-        lib = torch.library.Library("torchvision", "DEF")
-        for name in ("nms", "qnms"):
-            lib.define(name + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        OPERATORS.append(lib)
-    pytest.importorskip(package)
-
 
 @pytest.fixture
 def pictures(tmp_path: Path) -> Path:
@@ -44,8 +32,8 @@ def pictures(tmp_path: Path) -> Path:
 SHORT: dict[str, Any] = {"steps": 2, "every": 1, "batch": 4, "threads": 1, "front_images": 4}
 
 
-def test_timm_with_its_preprocessing(pictures: Path, tmp_path: Path) -> None:
-    present("timm")
+def test_timm_with_its_preprocessing(package: Any, pictures: Path, tmp_path: Path) -> None:
+    package("timm")
     model = make("timm:test_efficientnet", num_classes=7, in_channels=1)
     assert model(torch.zeros(1, 1, 64, 64)).shape == (1, 7)
     config = sys.modules["timm.data"].resolve_model_data_config(model)
@@ -61,8 +49,8 @@ def test_timm_with_its_preprocessing(pictures: Path, tmp_path: Path) -> None:
         make("timm:resnet18,colour=3")
 
 
-def test_torchvision(tmp_path: Path) -> None:
-    present("torchvision")
+def test_torchvision(package: Any, tmp_path: Path) -> None:
+    package("torchvision")
     net = net_of("torchvision:resnet18", "3x32x32", None)
     assert len(net.space) > 8
     model = load_model("torchvision:resnet18", 5)
@@ -83,8 +71,8 @@ def test_torchvision(tmp_path: Path) -> None:
     assert run.fresh == ["classifier.1.weight", "classifier.1.bias"]
 
 
-def test_transformers(tmp_path: Path) -> None:
-    present("transformers")
+def test_transformers(package: Any, tmp_path: Path) -> None:
+    package("transformers")
     small = "hidden_size=32,num_hidden_layers=1,num_attention_heads=2,intermediate_size=48"
     vit = make(f"transformers:vit,image_size=32,patch_size=8,{small}", num_classes=4)
     assert vit(torch.zeros(2, 3, 32, 32)).shape == (2, 4)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -470,14 +469,9 @@ def test_a_child_with_fewer_heads_is_exported(suffix: str, tmp_path: Any) -> Non
 
 
 @pytest.mark.parametrize("name", ["timm vit", "transformers llama", "torchvision vit"])
-def test_real_networks(
-    name: str, assert_same: Any, children: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if importlib.util.find_spec(name.split()[0]) is None:
-        pytest.skip(f"{name.split()[0]} is not installed")
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+def test_real_networks(name: str, assert_same: Any, children: Any, package: Any) -> None:
+    package(name.split()[0])
     zoo = importlib.import_module("zoo_families")
-    zoo.declare_operators()
     family = next(f for f in zoo.families() if f"{f.package} {f.name}" == name)
     model, given = family.build()
     inputs = running.as_inputs(given)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +13,10 @@ from joslim import UserError
 from joslim.training import augmenting
 from joslim.training.augmenting import make_augmentation
 
-OPERATORS = []
-
 
 @pytest.fixture
-def torchvision() -> None:
-    """Beside a torch without CUDA two operators must be declared."""
-    if not OPERATORS and "torchvision" not in sys.modules:
-        lib = torch.library.Library("torchvision", "DEF")
-        for name in ("nms", "qnms"):
-            lib.define(name + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        OPERATORS.append(lib)
-    pytest.importorskip("torchvision.transforms.v2")
+def torchvision(package: Any) -> None:
+    package("torchvision")
 
 
 SHORT: dict[str, Any] = {"steps": 4, "every": 2, "batch": 8, "threads": 1, "save_every": 1}

@@ -719,17 +719,16 @@ def test_examples_are_short_and_print_a_front(name: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", ["lightning", "transformers"])
 def test_examples_of_other_loops(name: str, tmp_path: Path) -> None:
-    """Beside a torch without CUDA, two operators of torchvision must be declared first."""
     script = {"lightning": "lightning_loop.py", "transformers": "transformers_trainer.py"}[name]
     if importlib.util.find_spec(name) is None or importlib.util.find_spec("accelerate") is None:
         pytest.skip(f"{name} is not installed")
     path = HOUSE / "examples" / script
     assert len(path.read_text().splitlines()) < 100
     code = f"""
-import runpy, torch
-lib = torch.library.Library("torchvision", "DEF")
-for name in ("nms", "qnms"):
-    lib.define(name + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+import runpy, sys
+sys.path.append({str(HOUSE / "benchmarks")!r})
+from zoo_families import declare_operators
+declare_operators()
 runpy.run_path({str(path)!r}, run_name="__main__")
 """
     command = [sys.executable, "-c", code]
