@@ -160,7 +160,7 @@ def _package(name: str) -> Any:
     except ImportError as error:
         package = "tensorboard" if "tensorboard" in name else name
         raise UserError(
-            f"log_to: {package} is not installed; type pip install 'joslim[{package}]'"
+            f"log_to: {package} is not installed; type pip install {package}"
         ) from error
 
 

@@ -81,7 +81,7 @@ TOKENS = torch.arange(20).reshape(2, 10)
 def test_models_stay_what_they_are(name, networks, assert_same):
     x = TOKENS if name == "tiny_llama" else image(16)
     net = joslim.slim(networks.shaken(MODELS[name](num_classes=32)), x).double()
-    x = x if name == "tiny_llama" else double(x)
+    x = (x,) if name == "tiny_llama" else double(x)
     before, tensors = run(net, x), state(net)
     assert sort_channels(net) == []
     assert_same(run(net, x), before, EXACT)
