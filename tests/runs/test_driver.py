@@ -329,7 +329,7 @@ def test_only_one_training_in_a_folder(tiny: Options, tmp_path: Path) -> None:
     complaints: list[str] = []
 
     def watch(progress: Progress) -> None:
-        for how in ({"resume": True}, {"overwrite": True}):
+        for how in ({"resume": True}, {"overwrite": True}) if not complaints else ():
             with pytest.raises(UserError) as caught:
                 train(out=tmp_path / "a", **how, **tiny)  # type: ignore[arg-type]
             complaints.append(str(caught.value))
