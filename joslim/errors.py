@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from importlib import import_module
+from typing import Any
 
 
 class UserError(ValueError):
@@ -67,3 +69,23 @@ def reason(error: BaseException, most: int = 300) -> str:
 def first_line(error: BaseException) -> str:
     """Return the first line of an error message, or the type of an error without one."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def imported(module: str, field: str, install: str | None = None) -> Any:
+    """Import a module of an optional package, or say what to type.
+
+    install: What pip installs; by default the extra of joslim that is named after the package.
+    """
+    package = module.partition(".")[0]
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing in (package, install):
+            raise UserError(
+                f"{field}: the package {missing} is not installed; type pip install "
+                f"{install or repr(f'joslim[{package}]')}"
+            ) from error
+        raise UserError(f"{field}: {package} cannot be imported: {first_line(error)}") from error
+    except Exception as error:  # torchvision beside another torch raises RuntimeError
+        raise UserError(f"{field}: {package} cannot be imported: {first_line(error)}") from error

@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 from torch import Tensor, nn
 
-from joslim.errors import UserError, first_line, reason, unknown
+from joslim.errors import UserError, imported, reason, unknown
 
 # The value of the setting `init` that asks a library for its trained weights.
 PRETRAINED = "pretrained"
@@ -80,21 +79,6 @@ def pretrained_weights(model: str) -> Mapping[str, Tensor]:
             ".safetensors or .pth file"
         )
     return make(model, pretrained=True).state_dict()
-
-
-def imported(package: str, field: str) -> Any:
-    """Import an optional package, or say what to type."""
-    try:
-        return import_module(package)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] == package:
-            raise UserError(
-                f"{field}: the package {package} is not installed; type pip install "
-                f"'joslim[{package}]'"
-            ) from error
-        raise UserError(f"{field}: {package} cannot be imported: {first_line(error)}") from error
-    except Exception as error:  # torchvision beside another torch raises RuntimeError
-        raise UserError(f"{field}: {package} cannot be imported: {first_line(error)}") from error
 
 
 def _option(text: str) -> tuple[str, Any]:

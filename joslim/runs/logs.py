@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joslim.errors import UserError
+from joslim.errors import UserError, imported
 from joslim.files import write_whole
 from joslim.results.run_files import HISTORY, METRICS, VALIDATION, finite_number
 from joslim.runs.folder import RunFolder
@@ -153,19 +152,10 @@ def finite(value: float) -> float | None:
 Send = Callable[[dict[str, float], int], None]
 
 
-def _package(name: str) -> Any:
-    """Import the package of a tracker, or say what to type."""
-    try:
-        return import_module(name)
-    except ImportError as error:
-        package = "tensorboard" if "tensorboard" in name else name
-        raise UserError(
-            f"log_to: {package} is not installed; type pip install {package}"
-        ) from error
-
-
 def to_tensorboard(folder: Path, settings: dict[str, Any]) -> Send:
-    writer = _package("torch.utils.tensorboard").SummaryWriter(folder / "tensorboard")
+    writer = imported("torch.utils.tensorboard", "log_to", "tensorboard").SummaryWriter(
+        folder / "tensorboard"
+    )
 
     def send(figures: dict[str, float], step: int) -> None:
         for name, value in figures.items():
@@ -176,14 +166,14 @@ def to_tensorboard(folder: Path, settings: dict[str, Any]) -> Send:
 
 
 def to_wandb(folder: Path, settings: dict[str, Any]) -> Send:
-    run = _package("wandb").init(
+    run = imported("wandb", "log_to", "wandb").init(
         project="joslim", name=folder.name, dir=str(folder), config=settings, resume="allow"
     )
     return lambda figures, step: run.log(figures, step=step)
 
 
 def to_mlflow(folder: Path, settings: dict[str, Any]) -> Send:
-    mlflow = _package("mlflow")
+    mlflow = imported("mlflow", "log_to", "mlflow")
     mlflow.set_experiment("joslim")
     run = mlflow.active_run() or mlflow.start_run(run_name=folder.name)
     mlflow.log_params({name: value for name, value in settings.items() if value is not None})
@@ -191,7 +181,7 @@ def to_mlflow(folder: Path, settings: dict[str, Any]) -> Send:
 
 
 def to_trackio(folder: Path, settings: dict[str, Any]) -> Send:
-    trackio = _package("trackio")
+    trackio = imported("trackio", "log_to", "trackio")
     trackio.init(project="joslim", name=folder.name, config=settings, resume="allow")
     return lambda figures, step: trackio.log(figures, step=step)
 
@@ -209,7 +199,7 @@ PACKAGES = {"tensorboard": "torch.utils.tensorboard"}
 def check_tracker(name: str | None) -> None:
     """Refuse a tracker whose package is missing."""
     if name is not None:
-        _package(PACKAGES.get(name, name))
+        imported(PACKAGES.get(name, name), "log_to", name)
 
 
 def tracker_of(config: Config) -> str | None:

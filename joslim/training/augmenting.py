@@ -6,13 +6,12 @@ They draw from torch's generator, which a run seeds by the step: a resume sees t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from joslim.errors import UserError, first_line
+from joslim.errors import imported
 
 Augment = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
@@ -32,7 +31,8 @@ def make_augmentation(
     """
     if not (mixup or cutmix or randaugment):
         return None
-    v2 = _transforms("mixup" if mixup else "cutmix" if cutmix else "randaugment")
+    field = "mixup" if mixup else "cutmix" if cutmix else "randaugment"
+    v2 = imported("torchvision.transforms.v2", field)
     mixes: list[Any] = []
     if mixup:
         mixes.append(v2.MixUp(alpha=mixup, num_classes=classes))
@@ -50,14 +50,3 @@ def make_augmentation(
         return mix(x, y) if mix is not None else (x, y)
 
     return augment
-
-
-def _transforms(field: str) -> Any:
-    package = "torchvision"
-    try:
-        return import_module(f"{package}.transforms.v2")
-    except Exception as error:  # beside another torch it raises RuntimeError
-        raise UserError(
-            f"{field}: torchvision does it, and cannot be imported ({first_line(error)}); type pip "
-            "install 'joslim[torchvision]', or leave it out"
-        ) from error

@@ -12,9 +12,8 @@ import torch
 from PIL import Image
 
 import joslim
-from joslim import UserError
-from joslim.runs import libraries
-from joslim.runs.libraries import library_of, make
+from joslim import UserError, errors
+from joslim.runs.libraries import LIBRARIES, library_of, make
 from joslim.runs.setup import load_model, net_of
 
 
@@ -89,8 +88,8 @@ def test_what_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     def missing(name: str) -> Any:
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
-    monkeypatch.setattr(libraries, "import_module", missing)
-    for name in libraries.LIBRARIES:
+    monkeypatch.setattr(errors, "import_module", missing)
+    for name in LIBRARIES:
         words = rf"^model: the package {name} is not installed; type pip install 'joslim\[{name}\]'"
         with pytest.raises(UserError, match=words):
             make(f"{name}:anything")

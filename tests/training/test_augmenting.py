@@ -9,8 +9,7 @@ import pytest
 import torch
 
 import joslim
-from joslim import UserError
-from joslim.training import augmenting
+from joslim import UserError, errors
 from joslim.training.augmenting import make_augmentation
 
 
@@ -63,10 +62,12 @@ def test_nothing_asked_and_what_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_
     assert make_augmentation(3, (0.5,), (0.2,)) is None
 
     def missing(name: str) -> Any:
-        raise ModuleNotFoundError(f"No module named {name!r}")
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
-    monkeypatch.setattr(augmenting, "import_module", missing)
-    with pytest.raises(UserError, match=r"^cutmix: torchvision does it, .*'joslim\[torchvision\]'"):
+    monkeypatch.setattr(errors, "import_module", missing)
+    with pytest.raises(
+        UserError, match=r"^cutmix: the package torchvision .*'joslim\[torchvision\]'"
+    ):
         make_augmentation(3, (0.5,), (0.2,), cutmix=1.0)
     text = tmp_path / "text.txt"
     text.write_bytes(bytes(range(256)) * 9)
