@@ -347,6 +347,12 @@ def set_up(
             "model: runs compute in torch.float32, and this is torch.float64; type "
             "torch.set_default_dtype(torch.float32), and model.float() for a module"
         )
+    wanted = getattr(network, "slim_defaults", {}).get("dtype", images.dtype)
+    if wanted != images.dtype:
+        raise UserError(
+            f"model: {config.model} takes inputs of {wanted}, the data have {images.dtype}; type "
+            "--data text:PATH for a language model, or another model"
+        )
     if config.dropout is not None:
         set_dropout(network, config.dropout)
     net, start = make_net(network, images.example(), config.slim_options, weights)

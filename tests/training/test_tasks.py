@@ -174,3 +174,10 @@ def test_scores_may_be_in_a_dictionary() -> None:
     task = TASKS["segmentation"].make(LossOptions(ignore_index=255))
     scores, labels = torch.randn(2, 3, 4, 5), torch.randint(0, 3, (2, 4, 5))
     assert task.criterion({"out": scores}, labels) == task.criterion(scores, labels)
+
+
+def test_images_for_a_language_model(tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"^model: tiny_llama takes inputs of torch.int64, the data"
+    ):
+        joslim.train("tiny_llama", "digits", steps=2, out=tmp_path / "a")
