@@ -57,7 +57,7 @@ from joslim.errors import RunFailed, UserError
 from joslim.front import Front
 from joslim.runs import driver
 from joslim.runs.config import FIELDS, kind_of
-from joslim.runs.setup import Trainer
+from joslim.runs.trainer import Trainer
 
 TINY = {
     "steps": 6,

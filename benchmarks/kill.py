@@ -48,7 +48,7 @@ from reporting import at_most, report
 from joslim.cli import main as joslim_main
 from joslim.results.run_files import read_lines
 from joslim.runs import checkpoint, driver
-from joslim.runs.setup import Trainer
+from joslim.runs.trainer import Trainer
 from joslim.search.targeted import Targeted
 from joslim.training.slimming import Slimming
 

@@ -21,7 +21,8 @@ from joslim import distributed
 from joslim.errors import UserError
 from joslim.runs import driver as training_module
 from joslim.runs.driver import train
-from joslim.runs.setup import Trainer, reducing_gradients
+from joslim.runs.setup import reducing_gradients
+from joslim.runs.trainer import Trainer
 from joslim.slimmable import norms_together
 
 

@@ -101,7 +101,7 @@ def load_network(
     """Load the network, and the children of the front if it is the network of a run."""
     from joslim.models import MODELS
     from joslim.runs.fronts import opened
-    from joslim.runs.setup import net_of
+    from joslim.runs.networks import net_of
 
     if what not in MODELS and ":" not in what and (Path(what).is_dir() or os.sep in what):
         flags = {"input": shape, "low": low, "resolutions": resolutions, "depth": depth or None}

@@ -29,7 +29,7 @@ def profile(
     Lists the knobs (search dimensions) with their layers, and the layers that keep their width with
     the reasons.
     """
-    from joslim.runs.setup import net_of
+    from joslim.runs.networks import net_of
 
     net = net_of(model, shape, low, sizes_of(resolutions), depth)
     facts = {"model": model, "input": list(net.example[0].shape[1:]), **described(net)}

@@ -140,7 +140,7 @@ def compare(
 
 def _check_models(models: Sequence[Any]) -> None:
     """Refuse an unknown network before the trainings of the others begin."""
-    from joslim.runs.setup import find_maker
+    from joslim.runs.networks import find_maker
 
     for model in models if not isinstance(models, str) else ():
         try:

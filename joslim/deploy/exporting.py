@@ -45,9 +45,7 @@ from joslim.results.run_files import CONFIG, FRONT, facts_of_child, read_front
 from joslim.runs import checkpoint
 from joslim.runs.config import sizes_of
 from joslim.runs.folder import CHECKPOINT, SAMPLES
-from joslim.runs.run import MOST_CHANNELS, MOST_CLASSES, Run, load
-from joslim.runs.saving import checked_samples, is_batched
-from joslim.runs.setup import (
+from joslim.runs.networks import (
     blank_inputs,
     channels_in,
     check_model,
@@ -60,6 +58,8 @@ from joslim.runs.setup import (
     slim_again,
     slim_options,
 )
+from joslim.runs.run import MOST_CHANNELS, MOST_CLASSES, Run, load
+from joslim.runs.saving import checked_samples, is_batched
 from joslim.slimmable import SlimmableNet
 from joslim.slimmable.running import resized, tensors_in
 from joslim.space import Widths

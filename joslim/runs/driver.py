@@ -48,7 +48,9 @@ from joslim.runs.logs import HistoryLog, MetricsLog, check_tracker, tracker_of
 from joslim.runs.report import PAGE, report_at_end
 from joslim.runs.resume import restore, set_up_again, write_config
 from joslim.runs.run import Run
-from joslim.runs.setup import Trainer, lay_out, refuse_untrained_teacher, set_up, summary
+from joslim.runs.setup import lay_out, refuse_untrained_teacher, set_up
+from joslim.runs.summary import summary
+from joslim.runs.trainer import Trainer
 from joslim.training.exploring import timed
 from joslim.training.tasks import Task
 

@@ -15,7 +15,7 @@ from joslim.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from joslim.runs.config import Config
-    from joslim.runs.setup import Trainer
+    from joslim.runs.trainer import Trainer
     from joslim.search.history import History
 
 

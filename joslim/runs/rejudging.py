@@ -28,7 +28,8 @@ from joslim.runs.fronts import opened
 from joslim.runs.logs import Log
 from joslim.runs.resume import write_config
 from joslim.runs.run import Run
-from joslim.runs.setup import Trainer, lay_out, set_up
+from joslim.runs.setup import lay_out, set_up
+from joslim.runs.trainer import Trainer
 from joslim.space import Widths
 from joslim.training.settings import COST_BLIND
 

@@ -17,7 +17,8 @@ from joslim.runs import checkpoint
 from joslim.runs.config import WHERE_AND_HOW, Config
 from joslim.runs.folder import RunFolder
 from joslim.runs.run import Run
-from joslim.runs.setup import Trainer, set_up
+from joslim.runs.setup import set_up
+from joslim.runs.trainer import Trainer
 
 # The settings that `until` may change.
 HOW_LONG = frozenset(("steps", "epochs"))

@@ -23,7 +23,7 @@ from joslim.results.run_files import CONFIG, HISTORY, facts_of_run, read_front, 
 from joslim.runs import checkpoint
 from joslim.runs.config import Config, config_of
 from joslim.runs.folder import SAMPLES, RunFolder, sample_names
-from joslim.runs.setup import (
+from joslim.runs.networks import (
     blank_inputs,
     channels_in,
     check_model,

@@ -19,8 +19,8 @@ from joslim.results.run_files import FINISHED, HISTORY, METRICS, TRAINING, RunSt
 from joslim.runs import checkpoint
 from joslim.runs.folder import SAMPLES, RunFolder, sample_names
 from joslim.runs.logs import HistoryLog, header_of, lines_since
+from joslim.runs.networks import name_of_own, network_facts, positional_inputs
 from joslim.runs.run import Run
-from joslim.runs.setup import name_of_own, network_facts, positional_inputs
 from joslim.slimmable import SlimmableNet
 from joslim.slimmable.batchnorm import inputs_of
 from joslim.training.exploring import slimmable_inside

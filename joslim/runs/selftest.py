@@ -27,7 +27,8 @@ from joslim.costs.timing import Setting
 from joslim.errors import RunFailed, first_line
 from joslim.models import MODELS
 from joslim.runs.driver import train
-from joslim.runs.setup import PRECISIONS, find_device, lay_out
+from joslim.runs.setup import find_device, lay_out
+from joslim.runs.trainer import PRECISIONS
 from joslim.slimmable import SlimmableNet, recalibrate, slim
 from joslim.training.slimming import Slimming
 

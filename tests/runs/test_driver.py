@@ -28,7 +28,8 @@ from joslim.runs.driver import Progress, _named_and_objects, default_folder, sto
 from joslim.runs.folder import RunFolder
 from joslim.runs.recipes import rate_for
 from joslim.runs.run import Run
-from joslim.runs.setup import EVALUATION_BATCH, set_up
+from joslim.runs.setup import set_up
+from joslim.runs.trainer import EVALUATION_BATCH
 from joslim.space import Widths
 from joslim.training.evaluate import mean_loss
 

@@ -12,7 +12,8 @@ import torch
 from joslim.runs import driver
 from joslim.runs.config import config_of
 from joslim.runs.driver import TRIAL_STEPS, estimate, peak_memory
-from joslim.runs.setup import Trainer, set_up
+from joslim.runs.setup import set_up
+from joslim.runs.trainer import Trainer
 from joslim.search.targeted import Targeted
 from joslim.training import exploring
 

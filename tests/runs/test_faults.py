@@ -220,7 +220,7 @@ def test_a_resume_that_is_killed_before_its_first_step_loses_no_line(
     names = ("history.jsonl", "metrics.jsonl")
     before = [(stopped / name).read_bytes() for name in names]
     (stopped / ".history.0123456789abcdef.new.jsonl").write_text("{")
-    monkeypatch.setattr("joslim.runs.setup.Trainer.step", kill)
+    monkeypatch.setattr("joslim.runs.trainer.Trainer.step", kill)
     with pytest.raises(KeyboardInterrupt):
         train(out=stopped, resume=True, **tiny)
     assert before == [(stopped / name).read_bytes() for name in names]

@@ -14,7 +14,7 @@ from PIL import Image
 import joslim
 from joslim import UserError, errors
 from joslim.runs.libraries import LIBRARIES, library_of, make
-from joslim.runs.setup import load_model, net_of
+from joslim.runs.networks import load_model, net_of
 
 
 @pytest.fixture

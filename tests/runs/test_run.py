@@ -19,7 +19,7 @@ from joslim.front import Front
 from joslim.results.run_files import read_lines
 from joslim.runs.driver import train
 from joslim.runs.run import Run
-from joslim.runs.setup import EVALUATION_BATCH
+from joslim.runs.trainer import EVALUATION_BATCH
 from joslim.training.evaluate import errors
 
 

@@ -11,7 +11,7 @@ import joslim
 from joslim.files import stored_tensors
 from joslim.results.record import Validation, read_record, validation_of
 from joslim.runs.driver import Progress
-from joslim.runs.setup import Trainer
+from joslim.runs.trainer import Trainer
 
 Options = dict[str, Any]
 OPTIONS: Options = {
@@ -97,7 +97,7 @@ def test_an_extended_run_goes_on_from_its_last_weights(
 ) -> None:
     """The best step comes first here, and stays the best."""
     errors = iter([[10.0, 20.0], [50.0, 50.0], [50.0, 50.0], [50.0, 50.0], [50.0, 50.0]])
-    monkeypatch.setattr("joslim.runs.setup.validation_errors", lambda *given: next(errors))
+    monkeypatch.setattr("joslim.runs.trainer.validation_errors", lambda *given: next(errors))
     began: list[torch.Tensor] = []
     step = Trainer.step
     monkeypatch.setattr(

@@ -12,7 +12,7 @@ from torch import nn
 from joslim.errors import UserError
 from joslim.models import MODELS, resnet8
 from joslim.runs.driver import train
-from joslim.runs.setup import (
+from joslim.runs.networks import (
     blank_input,
     default_shape,
     imported,
