@@ -28,6 +28,8 @@ from joslim.front import Front, Point
 from joslim.results.run_files import last_metrics
 from joslim.space import WidthSpace
 
+# Measured times of a run's children.
+LATENCY = "latency.json"
 HOUSE = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 
@@ -40,6 +42,15 @@ RESNET8: Row = {"model": "resnet8", "data": TWENTY, "size": 16, "recipe": "cifar
 ALL: Row = {"draw": 3, "full_first": 0.0}
 # The full network alone at first, then one other beside it.
 CHEAP: Row = {"draw": 1, "full_first": 0.3}
+# A network with blocks to leave out, and images that have something to lose.
+DEEPER: Row = {"model": "resnet20", "size": 24, "amp": "bf16", "every": 3, "timed": True}
+RESOLUTIONS: Row = {"resolutions": "12,16,20,24"}
+KNOBS: dict[str, Row] = {
+    "widths": {},
+    "resolution": RESOLUTIONS,
+    "depth": {"depth": True},
+    "both": {**RESOLUTIONS, "depth": True},
+}
 LENGTHS = (8, 30, 100)
 SIZES = (1.0, 0.7, 0.5, 0.316)
 
@@ -85,6 +96,11 @@ ROWS: dict[str, Row] = {
     },
     # 6. A deeper network.
     **{f"{name}-resnet20-30": row(name, 30, model="resnet20") for name in METHODS},
+    # 7. Children that differ in more than their widths.
+    **{
+        f"knobs-{name}": row("joslim", 12, **CHEAP, **DEEPER, **knobs)
+        for name, knobs in KNOBS.items()
+    },
 }
 # Slim and bignas train without a look at the cost: the same weights are judged again.
 for _name in ("slim", "bignas"):
@@ -139,6 +155,7 @@ def folder_of(name: str, seed: int, out: Path) -> Path:
 def train(name: str, seed: int, out: Path) -> None:
     """Train a row, or continue its training."""
     settings, folder = dict(ROWS[name]), folder_of(name, seed, out)
+    timed = settings.pop("timed", False)
     if "device_file" in settings:
         settings["device_file"] = str(RESULTS / settings["device_file"])
     if settings["data"] == TWENTY:
@@ -155,6 +172,11 @@ def train(name: str, seed: int, out: Path) -> None:
         )
     else:
         joslim.train(**settings, seed=seed, out=folder, resume=True)
+    if timed:  # the children of the front, each as its own ONNX file
+        device_file = str(folder / LATENCY)
+        words = ["latency", str(folder), "-o", device_file, "--backend", "onnxruntime"]
+        command = [sys.executable, "-m", "joslim", *words, "--threads", "1", "--children", "10"]
+        subprocess.run(command, check=True)
 
 
 def twenty_classes(size: int) -> joslim.Data:
@@ -174,7 +196,9 @@ def twenty_classes(size: int) -> joslim.Data:
 def keep(name: str, seed: int, out: Path) -> None:
     """Keep the small part of a run that belongs into the repository: one line of ROW.json."""
     folder = folder_of(name, seed, out)
-    front, last = joslim.load(folder).front, last_metrics(folder)
+    trained, last = joslim.load(folder), last_metrics(folder)
+    timed = ROWS[name].get("timed")
+    front = trained.timed(folder / LATENCY) if timed else trained.front
     # Of each child its channels, its costs, its training loss and its errors.
     children = [
         [
