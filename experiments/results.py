@@ -16,14 +16,14 @@ import json
 import re
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from study import LENGTHS, RESULTS, ROWS, SIZES, kept
+from study import KNOBS, LENGTHS, RESULTS, ROWS, SIZES, kept
 
 from joslim.comparing import Comparison, Entry
-from joslim.front import Front
+from joslim.front import Front, cost_key
 from joslim.results.groups import curve
 from joslim.results.plots import draw_panels
 
@@ -48,15 +48,37 @@ PLACE = re.compile(r"{{(\w+) ?([\w-]*)}}")
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of the study under the names that they have in the table; the first is the reference."""
+    """Rows of the study under the names that they have in the table; the first is the reference.
+
+    cost: Another cost than that of the trainings, by which the same children are compared.
+    """
 
     title: str
     rows: dict[str, str]
+    cost: str | None = None
 
     @property
     def entries(self) -> list[Entry]:
         there = {name: label for name, label in self.rows.items() if is_kept(name)}
-        return [entry for name, label in there.items() for entry in kept(name, label)]
+        found = [entry for name, label in there.items() for entry in kept(name, label)]
+        return on_one_axis(found, self.cost)
+
+
+def on_one_axis(entries: list[Entry], cost: str | None = None) -> list[Entry]:
+    """Let all fronts begin at the smallest cost that each of them reaches."""
+    found = []
+    for entry in entries:
+        front = front_of(entry)
+        if cost is not None:
+            costs = [point.costs[cost_key(cost)] for point in front]
+            front = Front.of(front, cost, (min(costs), max(costs)))
+        found.append((entry, front))
+    low = max((front.span[0] for _, front in found), default=0.0)
+    full = min((front.span[1] for _, front in found), default=0.0)
+    return [
+        replace(entry, cost=front.cost, front=Front(front, front.cost, (low, full)))
+        for entry, front in found
+    ]
 
 
 def methods(suffix: str = "") -> dict[str, str]:
@@ -131,6 +153,10 @@ LONG = {
         },
     ),
     "resnet20-30": Table("ResNet20, 30 epochs", {f"{name}-resnet20-30": name for name in METHODS}),
+    "knobs": Table("Widths, resolution, depth", {f"knobs-{name}": name for name in KNOBS}),
+    "knobs-latency": Table(
+        "Widths, resolution, depth: latency", {f"knobs-{name}": name for name in KNOBS}, "latency"
+    ),
 }
 TABLES = {
     **LONG,
