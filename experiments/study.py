@@ -43,7 +43,7 @@ ALL: Row = {"draw": 3, "full_first": 0.0}
 # The full network alone at first, then one other beside it.
 CHEAP: Row = {"draw": 1, "full_first": 0.3}
 # A network with blocks to leave out, and images that have something to lose.
-DEEPER: Row = {"model": "resnet20", "size": 24, "amp": "bf16", "every": 3, "timed": True}
+DEEPER: Row = {"model": "resnet20", "size": 24, "amp": "bf16", "every": 6, "timed": True}
 RESOLUTIONS: Row = {"resolutions": "12,16,20,24"}
 KNOBS: dict[str, Row] = {
     "widths": {},
@@ -98,7 +98,7 @@ ROWS: dict[str, Row] = {
     **{f"{name}-resnet20-30": row(name, 30, model="resnet20") for name in METHODS},
     # 7. Children that differ in more than their widths.
     **{
-        f"knobs-{name}": row("joslim", 12, **CHEAP, **DEEPER, **knobs)
+        f"knobs-{name}": row("joslim", 10, **CHEAP, **DEEPER, **knobs)
         for name, knobs in KNOBS.items()
     },
 }

@@ -45,19 +45,29 @@ def layer_spec(module: nn.Module, whole_groups: bool, sizes: bool = False) -> La
     """Return the spec of a module; a grouped one drops whole groups, or channels in each group.
 
     `sizes`: Every integer attribute of a module that is not in `SPECS` may be a size, such as a
-    number of heads. Tracing finds the axis whose length it is, if there is one.
+    number of heads, and so may those in a tuple, such as the shape of a scale. Tracing finds the
+    axis whose length it is, if there is one.
     """
     make = next((make for applies, make in SPECS if applies(module)), None)
     spec = make(module, whole_groups) if make else LayerSpec()
     if sizes and make is None:
         numbers = {n: v for n, v in vars(module).items() if type(v) is int and v > 1}
         spec.attributes |= {name: fresh(value) for name, value in numbers.items()}
+        tuples = {n: v for n, v in vars(module).items() if type(v) is tuple and is_shape(v)}
+        spec.attributes |= {
+            name: [fresh(size) if size > 1 else fixed(size) for size in shape]
+            for name, shape in tuples.items()
+        }
     known, spec.tensors = spec.tensors, {}
     for name, tensor in own_tensors(module).items():
         axes = known.get(name, [])
         fits = [length(axis) for axis in axes] == list(tensor.shape)
         spec.tensors[name] = axes if fits else [fresh(size) for size in tensor.shape]
     return spec
+
+
+def is_shape(value: tuple[Any, ...]) -> bool:
+    return all(type(size) is int for size in value) and any(size > 1 for size in value)
 
 
 def own_tensors(module: nn.Module) -> dict[str, Tensor]:

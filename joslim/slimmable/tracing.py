@@ -684,6 +684,15 @@ OF_TORCH = {"aten", "prims", "prim", "profiler", "c10d", "_c10d_functional", "c1
 POOLING = {f"torchvision::{name}" for name in ("nms", "roi_align", "roi_pool", "ps_roi_align")}
 
 
+class _Untracked(nullcontext[None]):
+    """Stands for torch's `ModuleTracker` where only the total counts."""
+
+    parents = frozenset({"Global"})
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
 class Counter(TorchDispatchMode):
     """Counts the multiply-adds of everything that runs inside its `with` block."""
 
@@ -692,6 +701,8 @@ class Counter(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self._flops = FlopCounterMode(display=False, custom_mapping=FORMULAS)
+        # Its hooks for figures of each module, which nobody reads, fail for views of parameters.
+        self._flops.mod_tracker = _Untracked()  # type: ignore[assignment]
         self.active = False
         self._reported = 0
         self._unknown: list[str] = []

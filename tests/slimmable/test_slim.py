@@ -7,6 +7,7 @@ import pickle
 import re
 import warnings
 from collections import UserDict
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -676,3 +677,25 @@ def test_a_network_without_values_has_the_same_space(batch: int) -> None:
         blank = joslim.slim(resnet8(), torch.zeros(batch, 3, 16, 16))
     assert blank.space == real.space
     assert blank.child(blank.space.smallest).conv1.weight.is_meta
+
+
+def test_sizes_in_a_tuple_follow_the_width(assert_same):
+    class Scale(nn.Module):
+        """As in the PoolFormer of timm."""
+
+        def __init__(self, channels):
+            super().__init__()
+            self.shape = (channels, 1, 1)
+            self.scale = nn.Parameter(torch.randn(channels))
+
+        def forward(self, x):
+            return x * self.scale.view(self.shape)
+
+    conv, x = partial(nn.Conv2d, kernel_size=1), torch.randn(2, 3, 4, 4)
+    net = joslim.slim(nn.Sequential(conv(3, 8), Scale(8), conv(8, 2)), x).eval()
+    assert [dim.name for dim in net.space.dims] == ["0"]
+    widths = net.space.uniform(0.5)
+    child = net.child(widths)
+    assert child[1].shape == (4, 1, 1)
+    with net.at(widths), torch.no_grad():
+        assert_same(net(x), child(x))

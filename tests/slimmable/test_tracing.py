@@ -360,3 +360,17 @@ def test_a_kernel_makes_no_maps_on_the_way():
     assert counter.is_kernel("vdot")
     assert not counter.is_kernel("lstm")
     assert not counter.is_kernel("no such operation")
+
+
+def test_a_view_of_a_parameter_that_is_handed_to_a_module():
+    class WithToken(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.token = nn.Parameter(torch.randn(1, 8))
+            self.fc1, self.fc2 = nn.Linear(8, 8), nn.Linear(8, 4)
+
+        def forward(self, x):
+            return self.fc2(self.fc1(self.token.expand(len(x), -1)))
+
+    net = joslim.slim(WithToken(), torch.randn(1, 3))
+    assert joslim.cost("macs", net)(net.space.full) == 8 * 8 + 8 * 4
