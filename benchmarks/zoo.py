@@ -137,6 +137,7 @@ def examine(family: Family, knobs: bool) -> dict[str, object]:
     torch.manual_seed(0)
     model, given = family.build()
     randomise(model)
+    model.requires_grad_(False)  # torch's counter fails for views of parameters with gradients
     inputs = as_inputs(given)
     with torch.no_grad():
         before = [tensor.clone() for tensor in tensors_in(call(model.eval(), inputs))]
@@ -219,7 +220,9 @@ def examine_children(net: joslim.SlimmableNet, inputs: Any) -> tuple[float, bool
 def randomise(model: nn.Module) -> None:
     """Fresh norms, gains and some last layers are all ones or zeros, which hides a wrong slice."""
     for parameter in model.parameters():
-        if parameter.is_floating_point() and bool(parameter.eq(parameter.flatten()[0]).all()):
+        if not (parameter.is_floating_point() and parameter.numel()):
+            continue
+        if bool(parameter.eq(parameter.flatten()[0]).all()):
             parameter.data += 0.1 * torch.randn(parameter.shape)
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._NormBase):

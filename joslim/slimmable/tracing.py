@@ -366,12 +366,14 @@ class Tracer(TorchFunctionMode):
             self._compare_counts(macs, unknown)
         except (op_rules.NoRule, IndexError, ValueError, TypeError, KeyError, AttributeError):
             each = self._freeze_all(outputs, inputs, macs, unknown)
+        # A transposed weight is a weight, as in `x @ weight.T`.
+        owner = reads[0].owner if found is not None and found.apply is op_rules.probe else ""
         for tensor, axes in zip(outputs, each):
             if any(tensor is x for x in inputs):
                 node = self.node(tensor)
                 node.axes = axes
             else:
-                node = self.remember(tensor, axes)
+                node = self.remember(tensor, axes, owner)
             self._current.writes.append(node)
         self.ops.append(self._current)
 

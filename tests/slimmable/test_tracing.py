@@ -374,3 +374,21 @@ def test_a_view_of_a_parameter_that_is_handed_to_a_module():
 
     net = joslim.slim(WithToken(), torch.randn(1, 3))
     assert joslim.cost("macs", net)(net.space.full) == 8 * 8 + 8 * 4
+
+
+def test_a_product_with_a_transposed_weight_is_a_layer():
+    """As in the Falcon of transformers, whose costs are those of an ordinary linear layer."""
+
+    class Product(nn.Linear):
+        def forward(self, x):
+            return x @ self.weight.T + self.bias
+
+    x = torch.randn(2, 6)
+    own, usual = (
+        joslim.slim(nn.Sequential(kind(6, 16), nn.ReLU(), kind(16, 4)), x)
+        for kind in (Product, nn.Linear)
+    )
+    assert own.space.dims == usual.space.dims
+    for name in ("macs", "params", "memory"):
+        costs = [joslim.cost(name, net)(net.space.uniform(0.5)) for net in (own, usual)]
+        assert costs[0] == costs[1], name
