@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from joslim.comparing import Comparison, compare
     from joslim.costs import COSTS, Cost, cost
     from joslim.data import DATASETS, Data, load_data
-    from joslim.deploy import export, load_child
+    from joslim.deploy import export, load_child, round_channels
     from joslim.errors import RunFailed, UserError
     from joslim.front import Front, Point
     from joslim.runs.driver import train
@@ -53,7 +53,7 @@ _NAMES = {
     "joslim.comparing": "Comparison compare",
     "joslim.costs": "COSTS Cost cost",
     "joslim.data": "DATASETS Data load_data",
-    "joslim.deploy": "export load_child",
+    "joslim.deploy": "export load_child round_channels",
     "joslim.errors": "RunFailed UserError",
     "joslim.front": "Front Point",
     "joslim.runs.driver": "train",
@@ -113,6 +113,7 @@ __all__ = [
     "recalibrate",
     "rejudge",
     "report",
+    "round_channels",
     "save",
     "slim",
     "sort_channels",

@@ -355,8 +355,8 @@ class Front(Sequence[Point]):
         Raises:
             UserError: No budget is given, its name is unknown, or no child fits.
         """
+        ranked = zip(self.ranks(by), self)  # a wrong `by` is said before a missing budget
         limits = self.checked_budgets(budgets)
-        ranked = zip(self.ranks(by), self)
         fitting = [
             (rank, point)
             for rank, point in ranked

@@ -2,7 +2,8 @@
 
 A bundle is a zip file with these entries, which are read in place and never unpacked:
 
-manifest.json   inputs, classes, tensors, and for each child its costs, errors and weights
+manifest.json   inputs, classes, tensors, and for each child its costs, errors and weights, and the
+                shape of its images if they are smaller than those of the network
 weights.low     all float32 values: the lowest bytes of all of them, then their second bytes, then
                 their third bytes; not compressed
 weights.high    the highest bytes of all values; compressed, since exponents repeat

@@ -45,6 +45,13 @@ def prepared(image: NDArray[Any], manifest: Manifest) -> Floats:
     return scaled.astype(np.float32)
 
 
+def resized(images: Floats, shape: tuple[int, ...]) -> Floats:
+    """Resize [n, channels, height, width], as the network resized its batches in the training."""
+    down, across = (resizing(old, new, 0, old) for old, new in zip(images.shape[2:], shape[1:]))
+    found = np.einsum("ya,ncab,xb->ncyx", down, images, across, optimize=True)
+    return found.astype(np.float32)
+
+
 def with_channels(pixels: NDArray[np.float64], channels: int) -> NDArray[np.float64]:
     """[h, w, c] -> [h, w, channels]: repeat grey, convert colours to grey, drop transparency."""
     given = pixels.shape[2]

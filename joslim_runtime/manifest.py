@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 # It goes up when older versions of this package cannot read a bundle. Format 2 has weights of 8
-# bits; others are written as format 1, which older versions read.
-FORMAT, FORMAT_INT8 = 1, 2
+# bits, format 3 children that take images of other sizes; a bundle has the lowest that will do.
+FORMAT, FORMAT_INT8, FORMAT_SIZES = 1, 2, 3
 CHILDREN_LIMIT = 10_000
 ROWS_LIMIT = 10**6
 AXES_LIMIT = 8
@@ -40,6 +40,7 @@ class Child:
         val_error: Validation error in percent, or None.
         test_error: Test error in percent, or None.
         channels: Number of channels of each slimmable dimension, in the order of `Network.dims`.
+        shape: Channels, height and width of the images that it takes.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Child:
     val_error: float | None
     test_error: float | None
     channels: tuple[int, ...]
+    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class Manifest:
         files: Size and checksum of each entry of the bundle.
         input: Name of the input in the graphs.
         output: Name of the output in the graphs.
-        shape: Channels, height and width of an image.
+        shape: Channels, height and width of an image, for the largest children.
         mean: Mean of each channel, for pixels from 0 to 1.
         std: Standard deviation of each channel.
         crop: Share of the short side of an image that `Network.classify` keeps.
@@ -172,16 +174,15 @@ def read_manifest(content: bytes) -> Manifest:
     except (ValueError, RecursionError) as error:
         raise BundleError(f"manifest.json: broken JSON: {error}") from error
     version = record["format"].whole()
-    if version not in (FORMAT, FORMAT_INT8):
+    if not FORMAT <= version <= FORMAT_SIZES:
         raise BundleError(
-            f"it has format {version}, this joslim_runtime reads {FORMAT} and {FORMAT_INT8}; "
+            f"it has format {version}, this joslim_runtime reads {FORMAT} to {FORMAT_SIZES}; "
             "type pip install -U joslim-runtime, or export it again"
         )
     count = record["values"].whole(VALUES_LIMIT)
-    integers = record["integers"].whole(VALUES_LIMIT) if version == FORMAT_INT8 else 0
-    shape = tuple(size.whole(10**5) for size in record["shape"].rows(3))
-    if len(shape) != 3 or not 0 < math.prod(shape) <= SIZE_LIMIT:
-        raise record["shape"].wrong("channels, height and width")
+    stored = record.get("integers") if version > FORMAT else None
+    integers = 0 if stored is None else stored.whole(VALUES_LIMIT)
+    shape = read_shape(record["shape"])
     mean, std = (
         np.array([value.number() for value in record[key].rows()], np.float32)
         for key in ("mean", "std")
@@ -198,7 +199,7 @@ def read_manifest(content: bytes) -> Manifest:
     rows = record["children"].rows(CHILDREN_LIMIT)
     if not rows:
         raise BundleError("it has no children; export it again")
-    children = tuple(read_child(row, len(dims)) for row in rows)
+    children = tuple(read_child(row, len(dims), shape) for row in rows)
     parts = {
         child.name: (row["graph"].text(), [read_weight(w, tensors) for w in row["weights"].rows()])
         for child, row in zip(children, rows)
@@ -241,11 +242,22 @@ def read_tensor(row: Field, count: int, integers: int, known: list[Tensor]) -> T
     return Tensor(offset, shape, known[scale.whole(len(known) - 1)])
 
 
-def read_child(row: Field, dims: int) -> Child:
+def read_shape(field: Field) -> tuple[int, ...]:
+    shape = tuple(size.whole(10**5) for size in field.rows(3))
+    if len(shape) != 3 or not 0 < math.prod(shape) <= SIZE_LIMIT:
+        raise field.wrong("channels, height and width")
+    return shape
+
+
+def read_child(row: Field, dims: int, full: tuple[int, ...]) -> Child:
+    """Read a child. full: the shape of the images of all children that state no other."""
     channels = tuple(count.whole() for count in row["channels"].rows())
     if len(channels) != dims:
         raise row["channels"].wrong(f"{dims} counts")
     val_error, test_error = row.get("val_error"), row.get("test_error")
+    shape = full if (own := row.get("shape")) is None else read_shape(own)
+    if shape[0] != full[0]:
+        raise row["shape"].wrong(f"images of {full[0]} channels")
     return Child(
         row["name"].text(),
         {name: cost.number() for name, cost in row["costs"].items().items()},
@@ -253,6 +265,7 @@ def read_child(row: Field, dims: int) -> Child:
         None if val_error is None else val_error.number(),
         None if test_error is None else test_error.number(),
         channels,
+        shape,
     )
 
 

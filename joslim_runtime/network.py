@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from joslim_runtime.bundle import Bundle, Floats
-from joslim_runtime.images import prepared
+from joslim_runtime.images import prepared, resized
 from joslim_runtime.manifest import BundleError, Child
 from joslim_runtime.onnx_bytes import Weights, with_places, with_weights
 
@@ -46,7 +46,8 @@ class Network:
     Attributes:
         front: All children, from the cheapest to the dearest.
         classes: Names of the classes.
-        shape: Channels, height and width of an image.
+        shape: Channels, height and width of an image. Children may take smaller ones
+            (`child.shape`); images of this shape are resized for them.
         dims: Name and full number of channels of each slimmable dimension.
     """
 
@@ -122,18 +123,21 @@ class Network:
 
         Args:
             batch: Images [n, channels, height, width]: pixels from 0 to 1, less the mean, over the
-                standard deviation. `classify` does this for an image.
+                standard deviation. `classify` does this for an image. They have the size of the
+                network, `shape`, whatever child is active, or that of the child.
             child: Another child, or its name.
 
         Returns:
             Scores [n, classes].
         """
         images = np.asarray(batch, np.float32)
-        if images.ndim != 4 or images.shape[1:] != self.shape:
-            raise BundleError(
-                f"batch: shape {images.shape} given, [n, {', '.join(map(str, self.shape))}] needed"
-            )
         chosen = self._active if child is None else self.child(child)
+        allowed = dict.fromkeys([self.shape, chosen.shape])
+        if images.ndim != 4 or images.shape[1:] not in allowed:
+            needed = " or ".join(f"[n, {', '.join(map(str, shape))}]" for shape in allowed)
+            raise BundleError(f"batch: shape {images.shape} given, {needed} needed")
+        if images.shape[1:] != chosen.shape:
+            images = resized(images, chosen.shape)
         names = self._bundle.manifest
         (scores,) = self.session(chosen).run([names.output], {names.input: images})
         return scores

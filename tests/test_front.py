@@ -314,6 +314,8 @@ def test_a_dearer_child_that_is_worse_on_validation_data_is_not_picked() -> None
 def test_a_criterion_that_does_not_exist(front: Front) -> None:
     with pytest.raises(UserError, match="by: unknown name 'test_error'; allowed: val_error, train"):
         front.pick(by="test_error", macs=500)
+    with pytest.raises(UserError, match="by: unknown name 'nonsense'; allowed: "):
+        front.pick(by="nonsense")  # the missing budget comes second
     blind = Front([point(300, 1.0)], "macs", SPAN)
     assert blind.by == "train_loss"
     with pytest.raises(UserError, match="by: the children have no val_error; type train_loss"):

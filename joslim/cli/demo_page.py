@@ -28,6 +28,9 @@ def demo_page(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an earlier page.")
     ] = False,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="Store the shared weights in 8 bits.")
+    ] = False,
     model: OwnModel = None,
 ) -> None:
     """Write a web page that runs the network in the browser.
@@ -41,7 +44,7 @@ def demo_page(
     source = opened(run, model)
     source.front = source.timed(device_file) if device_file else source.front
     with bar("writing children") as progress:
-        made = write_demo_page(source, out, package, overwrite, progress)
+        made = write_demo_page(source, out, package, overwrite, progress, int8)
     folder = shlex.quote(str(out))
     typer.echo(f"{out}: {made}")
     typer.echo(

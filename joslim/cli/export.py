@@ -25,6 +25,7 @@ from joslim.formats import FORMATS, known_suffixes
 if TYPE_CHECKING:
     from joslim.deploy.exporting import Check
     from joslim.deploy.int8 import Quantized
+    from joslim.deploy.rounding import Rounded
     from joslim.runs.run import Run
 
 FILES = ", ".join(f"NAME{suffix}" for suffix in known_suffixes())
@@ -61,6 +62,14 @@ def export(
         bool,
         typer.Option("--int8", help="Quantize to 8-bit integers (ONNX or bundle), and compare."),
     ] = False,
+    divisor: Annotated[
+        int | None,
+        typer.Option(
+            help="Round the channels of the children to multiples of this number, such as 8, and "
+            "judge the rounded children.",
+            min=1,
+        ),
+    ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an existing export.")
     ] = False,
@@ -76,6 +85,7 @@ def export(
     into a new folder.
     """
     from joslim.deploy.exporting import worst_of
+    from joslim.deploy.rounding import rounded_children, rounded_front, summary
     from joslim.runs.fronts import opened
 
     sets = sets_of(**texts)
@@ -85,31 +95,48 @@ def export(
     if len(given) > 1:
         raise UserError(f"export: {' and '.join(given)} exclude each other; type only one")
     check_format(kind, int8, device_file, several, whole)
-    if data is not None and not int8:
-        raise UserError("data: it is for the images of --int8; leave it out, or type --int8")
+    if data is not None and not int8 and divisor is None:
+        raise UserError("data: it is for --int8 and --divisor; leave it out, or type one of them")
+    if divisor is not None and (whole or not given):
+        why = "--whole has all of them" if whole else "the full network keeps its channels"
+        raise UserError(f"divisor: it is for children, {why}; type a budget, --all or --bundle")
+    rounded: list[Rounded] = []
     if whole:
         facts = whole_network(run, out, overwrite)
     elif bundle:
-        facts = [bundle_of(run, out, device_file, model, overwrite, int8, data)]
+        facts = [bundle_of(run, out, device_file, model, overwrite, int8, data, divisor)]
     else:
         source = opened(run, model)
         # The front is read now: a run that has none yet says so before anything is written.
         source.front = source.timed(device_file) if device_file else source.front
         if every:
+            if divisor is not None:
+                source, rounded = rounded_front(source, divisor, source.front, data, device_file)
             points: list[Any] = list(source.front)
         else:
             full = source.net.space.full  # it may not be on the front
             points = [source.front.pick(by=by, **budgets) if budgets else full for budgets in sets]
+            if divisor is not None:
+                wanted = list(zip(points, sets))
+                source, rounded = rounded_children(source, divisor, wanted, data, device_file)
+                points = [pair.after for pair in rounded]
         checks = write(source, points, out, several, kind, int8, overwrite, data)
         if several and Path(out).is_file():  # the children are methods of one file
             worst = asdict(worst_of(checks.values()))
             facts = [{"file": out, "bytes": size_of(Path(out)), "bundled": len(points), **worst}]
+            if rounded:
+                facts[0]["rounded"] = summary(rounded, len(points))
         else:
             costs = [*sets[0], *([COSTS["latency"].key] if device_file else [])]
             facts = [
                 facts_of(source, point, Path(file), check, costs)
                 for point, (file, check) in zip(points, checks.items())
             ]
+            shown = dict.fromkeys([source.front.key, *sets[0]])
+            for row, point in zip(facts, points):
+                if rounded:
+                    pair = next(pair for pair in rounded if pair.after == point)
+                    row["rounded"] = pair.to_json(list(shown))
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
     else:
@@ -172,17 +199,23 @@ def bundle_of(
     overwrite: bool,
     int8: bool,
     data: str | None,
+    divisor: int | None,
 ) -> dict[str, Any]:
     from joslim.cli.latency import bar
     from joslim.deploy import export_bundle
+    from joslim.deploy.rounding import rounded_front, summary
     from joslim.runs.fronts import opened
 
     run = opened(path, model)
     run.front = run.timed(device_file) if device_file else run.front
+    rounded: list[Rounded] = []
+    if divisor is not None:
+        run, rounded = rounded_front(run, divisor, run.front, data, device_file)
     with bar("writing children") as progress:
         made = export_bundle(run, out, overwrite, progress, int8, data)
     facts = {"file": out, "bytes": made.bytes, "bundled": made.children, **asdict(made.check)}
-    return facts | ({"int8_errors": made.errors} if int8 else {})
+    facts |= {"int8_errors": made.errors} if int8 else {}
+    return facts | ({"rounded": summary(rounded, made.children)} if rounded else {})
 
 
 def facts_of(
@@ -219,8 +252,11 @@ def show(facts: list[dict[str, Any]]) -> None:
             typer.echo(f"{line}, {row['children']} children on the front; joslim.load opens it")
             continue
         check = Check(*(row.pop(name) for name in ("difference", "agreeing", "samples")))
+        rounded = row.pop("rounded", None)
         if "bundled" in row:
             typer.echo(f"{line}, {row['bundled']} children; the worst of them: {check}")
+            if rounded:
+                typer.echo(rounded["text"])
             if errors := row.get("int8_errors"):
                 more = [after - before for before, after in errors]
                 typer.echo(
@@ -233,6 +269,8 @@ def show(facts: list[dict[str, Any]]) -> None:
         costs = "".join(f", {title(name)} {format_size(name, cost)}" for name, cost in row.items())
         when = "before quantization " if quantized else ""
         typer.echo(f"{line}{costs}; {when}{check}")
+        if rounded:
+            typer.echo(rounded["text"])
         if quantized:
             metric = MetricName(**quantized.pop("metric"))
             typer.echo(str(Quantized(check, **quantized, metric=metric)))

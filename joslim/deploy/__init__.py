@@ -3,6 +3,7 @@
 from joslim.deploy.bundle import export_bundle
 from joslim.deploy.exporting import export, export_children, export_whole, load_child
 from joslim.deploy.int8 import export_children_int8, export_int8
+from joslim.deploy.rounding import round_channels
 
 __all__ = [
     "export",
@@ -12,4 +13,5 @@ __all__ = [
     "export_int8",
     "export_whole",
     "load_child",
+    "round_channels",
 ]

@@ -41,14 +41,14 @@ from joslim.formats import FORMATS, INPUT
 from joslim.front import MEASURES
 from joslim.runs.run import Run
 from joslim.slimmable import SlimmableNet
-from joslim.space import BLOCKS, PIXELS, Widths
+from joslim.space import CHANNELS, Widths
 from joslim_runtime.bundle import HIGH, INT8, LOW, MANIFEST
-from joslim_runtime.manifest import FORMAT, FORMAT_INT8
+from joslim_runtime.manifest import FORMAT, FORMAT_INT8, FORMAT_SIZES
 from joslim_runtime.network import open_session
 
 SUFFIX = ".joslim"
 # Facts of a child that its row has; the others are the same for all.
-OF_CHILDREN = ("format", "channels", "costs", "low", "divisor", *MEASURES)
+OF_CHILDREN = ("format", "channels", "costs", "low", "divisor", "resize", *MEASURES)
 
 Array = NDArray[Any]
 # Weights as integers, and a scale for each first index, by the names of parameters.
@@ -104,11 +104,6 @@ def export_bundle(
         raise UserError(f"out: a bundle is a {SUFFIX} file, {str(path)!r} given; type NAME{SUFFIX}")
     if run.in_own_loop:
         raise UserError("run: a bundle holds classifiers of joslim train, this is of your own loop")
-    if PIXELS in run.net.space.kinds:
-        raise UserError(
-            "run: its children take images of several sizes, a bundle has one; type joslim export "
-            "RUN --all -o FOLDER, a file for each child"
-        )
     FORMATS["onnx"].check_installed()
     images = data_of(run, data) if int8 else None
     with ExitStack() as stack:
@@ -188,6 +183,7 @@ class Builder:
         child = cut_child(run.net, widths, metadata(run, widths))
         self.cases[name] = cases_of(run.net, widths, run.samples)
         state = {key: value.numpy() for key, value in child.weights.items()}
+        smaller = widths.pixels != run.net.space.full.pixels
         template = self._shared(widths)
         if template is None or not runs_as(template, state, self.cases[name]):
             template = make_template(child)
@@ -197,6 +193,7 @@ class Builder:
                 "costs": point.costs,
                 **measures,
                 "channels": [widths.channels[dim.name] for dim in run.net.space.dims],
+                **({"shape": child.facts["shape"]} if smaller else {}),
                 "graph": self.graphs.setdefault(
                     template.graph(state), f"graphs/{len(self.graphs) + 1}.onnx"
                 ),
@@ -205,13 +202,13 @@ class Builder:
         )
 
     def _shared(self, widths: Widths) -> Template | None:
-        """The graph of all children with these blocks, in which no width is fixed.
+        """The graph of all children with these blocks and this input, in which no width is fixed.
 
         None if torch cannot make it. Where it does not fit a child, the child gets its own graph.
         """
         net = self.run.net
         dims = zip(net.space.dims, widths.counts)
-        deep = net.space.of_counts([n if d.kind == BLOCKS else d.full for d, n in dims])
+        deep = net.space.of_counts([d.full if d.kind == CHANNELS else n for d, n in dims])
         if deep not in self._templates:
             self._templates[deep] = self._template(deep)
         return self._templates[deep]
@@ -298,13 +295,14 @@ class Builder:
         if self.integers:
             entries[INT8] = np.concatenate(self.integers).tobytes()
             eight_bits = {"integers": len(entries[INT8])}
+        sizes = any("shape" in child for child in self.children)
         entries |= {name: graph for graph, name in self.graphs.items()}
         files = {
             name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
             for name, content in entries.items()
         }
         manifest = {
-            "format": FORMAT_INT8 if self.integers else FORMAT,
+            "format": FORMAT_SIZES if sizes else FORMAT_INT8 if self.integers else FORMAT,
             **self._facts(),
             "values": len(values),
             **eight_bits,

@@ -46,6 +46,7 @@ def write_demo_page(
     package: str | Path | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
+    int8: bool = False,
 ) -> BundleCheck:
     """Write a folder with a page that runs all children of the front in a browser.
 
@@ -56,6 +57,7 @@ def write_demo_page(
             downloads it once into the cache of joslim.
         overwrite: Replace an earlier page.
         progress: Called with the number of children that are ready, and that of all.
+        int8: Store the shared weights in 8 bits, so that visitors download less.
 
     Raises:
         UserError: The folder exists, or onnxruntime-web cannot be had.
@@ -67,7 +69,7 @@ def write_demo_page(
         copy_runtime(source, new / "ort")
         for file in STATIC:
             shutil.copyfile(file, new / file.name)
-        return export_bundle(run, new / BUNDLE, progress=progress)
+        return export_bundle(run, new / BUNDLE, progress=progress, int8=int8)
 
 
 def downloaded() -> Path:

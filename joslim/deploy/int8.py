@@ -18,7 +18,7 @@ from joslim.data import Data, load_data
 from joslim.deploy.destination import destination
 from joslim.deploy.exporting import Check, write_child, write_several
 from joslim.errors import RunFailed, UserError, reason
-from joslim.files import json_value
+from joslim.files import json_number, json_rows, json_value
 from joslim.formats import FORMATS, format_of, onnx_forward, onnx_session
 from joslim.front import IN_PERCENT, Front, MetricName, Point
 from joslim.results.plots import draw_quantized
@@ -151,10 +151,10 @@ def write_int8(run: Run, point: Any, file: Path, data: Data | None) -> Quantized
     )
 
 
-def data_of(run: Run, name: str | None = None) -> Data | None:
+def data_of(run: Run, name: Any = None) -> Data | None:
     """The data that the run was trained on; None if they cannot be loaded, or have changed.
 
-    Data that are named, because they were moved, must be those of the run.
+    Data that are given, by a name or as `joslim.load_data` takes them, must be those of the run.
     """
     if run.in_own_loop:
         return None
@@ -170,7 +170,12 @@ def data_of(run: Run, name: str | None = None) -> Data | None:
         if name is not None:
             raise
         return None
-    if data.identity == json_value(json_value(run.facts, "data", CONFIG), "identity", CONFIG):
+    known = json_value(run.facts, "data", CONFIG)
+    if data.identity == json_value(known, "identity", CONFIG):
+        size = len(data.mean)
+        for key in ("mean", "std"):  # a network of a library has others than the data set
+            rows = json_rows(known, key, CONFIG, size, size)
+            setattr(data, key, tuple(json_number(n, f"{CONFIG}.{key}") for n in rows))
         return data
     if name is not None:
         raise UserError(f"data: {name!r} is not what the run was trained on")

@@ -73,9 +73,9 @@ def repriced(front: Front, times: dict[Widths, float]) -> Front:
     """
     points = [replace(p, costs={**p.costs, LATENCY: times[p.widths]}) for p in front]
     if front.key != LATENCY:
-        return Front(points, front.cost, front.span, front.val_images)
+        return Front(points, front.cost, front.span, front.val_images, front.metric)
     span = (times[front.space.smallest], times[front.space.full])
-    return Front.of(points, front.cost, span, front.val_images)
+    return Front.of(points, front.cost, span, front.val_images, front.metric)
 
 
 def input_shapes(facts: dict[str, Any]) -> Shapes:

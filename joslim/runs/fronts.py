@@ -67,6 +67,4 @@ def opened(path: str | Path, model: str | None) -> Run:
     own = run.config.model
     if model is None and (":" in own or own.startswith("<")):
         raise NotNamed(own)
-    if not own.startswith("<") and model not in (None, own):
-        raise UserError(f"model: {model!r} given, the run has {own!r}; type --model {own}")
     return run

@@ -262,7 +262,7 @@ def load(path: str | Path, model: str | nn.Module | None = None) -> Run:
         The run. Its front, network and history are read when they are needed.
 
     Raises:
-        UserError: The folder is not a run folder.
+        UserError: The folder is not a run folder, or the name is that of another network.
 
     Examples:
         >>> run = joslim.load("runs/digits")
@@ -272,4 +272,6 @@ def load(path: str | Path, model: str | nn.Module | None = None) -> Run:
     check_model(model)
     run = Run(RunFolder(path), model=model)
     _ = run.facts  # a folder that is no run folder is refused now
+    if isinstance(model, str) and model != (own := run.config.model) and own[0] != "<":
+        raise UserError(f"model: {model!r} given, the run has {own!r}; type --model {own}")
     return run

@@ -226,7 +226,7 @@ def active(layer: Any, name: str) -> Tensor:
             layer._slim_copies[name] = (part.detach(), part._version)
         return part
     if not torch.is_inference_mode_enabled():
-        return cut(layer, name, tensor)
+        return prefix(layer, name, tensor)
     # In a small network, making views takes a good part of the time of a pass, so they are kept
     # until the next switch. A view shows every write to the weights. A copy would not, and torch
     # does not report all writes (`.data`, numpy, fused optimizers): it is made anew in every pass.
@@ -245,6 +245,19 @@ def cut(layer: Any, name: str, tensor: Tensor) -> Tensor:
         else:
             tensor = tensor.narrow(axis, 0, getattr(layer, size))
     return tensor
+
+
+def prefix(layer: Any, name: str, tensor: Tensor) -> Tensor:
+    """Cut a tensor of which the first entries of each axis are active, in one operation.
+
+    Its gradient is written once, where that of one `narrow` for each axis is written twice.
+    """
+    if type(tensor) not in (Tensor, nn.Parameter):  # other kinds may not have strides
+        return cut(layer, name, tensor)
+    sizes = [*tensor.shape]
+    for axis, _, size in layer._slim_axes[name]:
+        sizes[axis] = getattr(layer, size)
+    return tensor.as_strided(sizes, tensor.stride())
 
 
 def refuse_written(layer: Any, copies: dict[str, tuple[Tensor, int]]) -> None:

@@ -32,10 +32,12 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def run_of(model: nn.Module, name: str, shape: tuple[int, ...], path: Path) -> Run:
+def run_of(
+    model: nn.Module, name: str, shape: tuple[int, ...], path: Path, resolutions: Any = None
+) -> Run:
     """As a training would leave it, but for its checkpoint; the front has the smallest child."""
     torch.manual_seed(0)
-    net = joslim.slim(model, torch.zeros(1, *shape)).eval()
+    net = joslim.slim(model, torch.zeros(1, *shape), resolutions=resolutions).eval()
     samples = torch.randn(8, *shape)
     smallest = net.space.smallest
     with net.at(smallest):
@@ -44,7 +46,8 @@ def run_of(model: nn.Module, name: str, shape: tuple[int, ...], path: Path) -> R
     folder.prepare()
     data = {"classes": CLASSES, "shape": shape, "mean": [0.5] * 3, "std": [0.25] * 3}
     data["identity"] = "nobody's"
-    folder.write_config(config_of({"model": name}).to_json(), data=data)
+    sizes = {"resolutions": ",".join(map(str, resolutions))} if resolutions else {}
+    folder.write_config(config_of({"model": name, **sizes}).to_json(), data=data)
     save_file({"inputs": samples}, folder.file(SAMPLES))
     costs = {"macs": 1e6, "params": 1e3, "memory": 1e3}
     front = Front([Point(smallest, costs, 1.0)], "macs", (1e6, 2e6))
@@ -89,6 +92,22 @@ def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(32, 4)
     )
     return run_of(model, "nets:own", (3, 4, 4), tmp_path_factory.mktemp("tiny") / "run")
+
+
+@pytest.fixture(scope="session")
+def several_sizes(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Of a network whose children take images of 4 and 8 pixels, one of each on the front."""
+    place = tmp_path_factory.mktemp("sizes") / "run"
+    run = run_of(resnet8(num_classes=4), "resnet8", (3, 8, 8), place, resolutions=(4, 8))
+    points = []
+    for number, share in enumerate((0.5, 1.0), start=1):
+        child = run.net.space.uniform(share)
+        with run.net.at(child):
+            joslim.recalibrate(run.net, run.samples)
+        costs = {"macs": number * 1e6, "params": 1e3, "memory": 1e3}
+        points.append(Point(child, costs, 1 / number))
+    run.front = Front(points, "macs", (1e6, 2e6))
+    return run
 
 
 @pytest.fixture

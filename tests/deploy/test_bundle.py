@@ -18,6 +18,7 @@ from joslim.cli import main
 from joslim.deploy import bundle as bundling
 from joslim.deploy.bundle import export_bundle
 from joslim.errors import RunFailed, UserError
+from joslim.formats import onnx_session
 from joslim.runs.run import Run
 
 pytest.importorskip("onnxscript")
@@ -177,6 +178,43 @@ def test_children_of_several_depths_share_their_weights(
     with zipfile.ZipFile(tmp_path / "net.joslim") as bundle:
         graphs = [name for name in bundle.namelist() if name.startswith("graphs/")]
     assert len(graphs) == len(depths)
+
+
+def test_children_of_several_input_sizes(several_sizes: Run, tmp_path: Path) -> None:
+    """Each has its own size in the file; images of the full size are resized as PyTorch does."""
+    run, file = several_sizes, tmp_path / "net.joslim"
+    assert export_bundle(run, file).check.difference < 1e-4
+    net = joslim_runtime.open(file)
+    assert net.shape == (3, 8, 8)
+    sizes = [child.shape for child in net.front]
+    assert sizes == [(3, p.widths.pixels, p.widths.pixels) for p in run.front]
+    assert [size[-1] for size in sizes] == [4, 8]
+    images = torch.randn(3, 3, 8, 8)
+    for child, point in zip(net.front, run.front):
+        with run.net.at(point.widths), torch.no_grad():
+            expected = run.net.eval()(images).numpy()
+        np.testing.assert_allclose(net(images.numpy(), child), expected, atol=1e-4, rtol=1e-4)
+        own = torch.nn.functional.interpolate(
+            images, child.shape[1:], mode="bilinear", antialias=True
+        )
+        np.testing.assert_allclose(net(own.numpy(), child), expected, atol=1e-4, rtol=1e-4)
+    small = net.use(net.front[0])
+    with pytest.raises(
+        joslim_runtime.BundleError,
+        match=r"batch: shape \(1, 3, 5, 5\) given, \[n, 3, 8, 8\] or \[n, 3, 4, 4\] needed",
+    ):
+        net(np.zeros((1, 3, 5, 5), np.float32))
+    image = np.random.default_rng(0).integers(0, 256, (8, 8, 3), np.uint8)
+    mean, std = (np.reshape(run.facts["data"][key], (3, 1, 1)) for key in ("mean", "std"))
+    pixels = torch.tensor((image.transpose(2, 0, 1) / 255 - mean) / std).float()[None]
+    with run.net.at(run.front[0].widths), torch.no_grad():
+        shares = run.net(pixels).softmax(1)[0]
+    name, share = net.classify(image)
+    assert name == net.classes[int(shares.argmax())]
+    assert share == pytest.approx(shares.max().item(), abs=1e-4)
+    net.save(tmp_path / "small.onnx", small)
+    session = onnx_session(tmp_path / "small.onnx")
+    assert session.get_inputs()[0].shape[1:] == [3, 4, 4]
 
 
 # 8 bits

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 import joslim_runtime
-from joslim.deploy import demo_page
+from joslim.deploy import demo_page, export_bundle
 from joslim.deploy.demo_page import RUNTIME, copy_runtime, downloaded, write_demo_page
 from joslim.errors import UserError
 from joslim.runs.run import Run
@@ -106,6 +106,29 @@ def test_scores_are_those_of_python(browser: Any, page: Path) -> None:
         np.testing.assert_allclose(
             np.reshape(scores, (3, 10)), net(images, child), atol=1e-4, rtol=1e-4
         )
+
+
+def test_weights_of_8_bits_and_several_sizes(browser: Any, page: Path, several_sizes: Run) -> None:
+    export_bundle(several_sizes, page / "other.joslim", int8=True)
+    net = joslim_runtime.open(page / "other.joslim")
+    image = np.random.default_rng(0).normal(size=(1, 3, 8, 8)).astype(np.float32)
+    script = """
+        const [pixels, done] = arguments;
+        const scores = async () => {
+            const response = await fetch("other.joslim");
+            const net = new Network(await openBundle(await response.arrayBuffer()));
+            const found = [];
+            for (const child of net.manifest.children) {
+                const own = resized(pixels, net.manifest.shape, net.shape(child));
+                found.push([...(await net.scores(child, new Float32Array(own)))]);
+            }
+            return found;
+        };
+        scores().then(done, (error) => done(error.message))"""
+    found = browser.execute_async_script(script, image.reshape(-1).tolist())
+    expected = [net(image, child)[0] for child in net.front]
+    np.testing.assert_allclose(found, expected, atol=1e-4, rtol=1e-4)
+    assert len({child.shape for child in net.front}) > 1
 
 
 def test_images_are_prepared_as_in_python(browser: Any, page: Path) -> None:

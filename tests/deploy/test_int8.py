@@ -115,6 +115,16 @@ def test_data_that_are_not_there(part: dict[str, dict[str, str]], finished: Run)
     assert (data_of(run) is None) == bool(part)
 
 
+def test_data_have_the_normalisation_of_the_run(finished: Run) -> None:
+    """A network of a library may have another one than the data set."""
+    run = Run(finished.folder, finished.net, finished.front)
+    run.facts = {**finished.facts, "data": {**finished.facts["data"], "mean": [0.1, 0.2, 0.3]}}
+    data = data_of(run)
+    assert data is not None
+    assert data.mean == (0.1, 0.2, 0.3)
+    assert data.std == tuple(finished.facts["data"]["std"])
+
+
 def test_only_onnx(tiny_run: Run, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^int8: it goes with ONNX"):
         export_int8(tiny_run, tiny_run.front[0], tmp_path / "child.pt2")

@@ -28,7 +28,7 @@ def changed(key: str, value: Any) -> Change:
 @pytest.mark.parametrize(
     ("key", "value", "line"),
     [
-        ("format", 3, "it has format 3, this joslim_runtime reads 1 and 2; type pip install -U"),
+        ("format", 4, "it has format 4, this joslim_runtime reads 1 to 3; type pip install -U"),
         ("format", "1", "manifest.json.format: '1' given, a whole number"),
         ("values", 10**30, "manifest.json.values: a large number given"),
         ("shape", [2, 3], "manifest.json.shape: [2, 3] given, channels, height and width"),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import joslim
 from joslim.errors import UserError
+from joslim.front import Front, MetricName
 from joslim.results.device_times import children_to_time, repriced, timed_front, times_on
 from joslim.runs.fronts import timed_fronts
 from joslim.runs.run import Run, load
@@ -30,6 +31,9 @@ def test_measured_children_need_no_network() -> None:
     assert (found.cost, found.span) == (front.cost, front.span)
     assert found.pick(latency_ms=4).widths == front[1].widths
     assert [point.costs["latency_ms"] for point in front] == [25, 50, 100], "it stays as it is"
+    named = Front(front, front.cost, front.span, metric=MetricName("perplexity", ""))
+    found = repriced(named, times_on(file, children_to_time(front), no_network))
+    assert found.metric == named.metric
 
 
 @given(st.lists(st.sampled_from([1.0, 2.0, 2.5, 3.0, 7.0]), min_size=13, max_size=13))

@@ -232,8 +232,10 @@ def test_a_model_that_is_given_again(own_run: Path) -> None:
 
 
 def test_another_model_than_the_one_that_was_trained(own_run: Path) -> None:
+    with pytest.raises(UserError, match="model: 'resnet8' given, the run has 'nets:digits'; type"):
+        joslim.load(own_run, model="resnet8")
     with pytest.raises(UserError, match="checkpoint: the weights do not fit the network"):
-        _ = joslim.load(own_run, model="resnet8").net
+        _ = joslim.load(own_run, model=joslim.models.resnet8()).net
 
 
 @pytest.mark.parametrize("opened", [joslim.load, joslim.load_child])

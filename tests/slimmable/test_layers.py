@@ -359,3 +359,21 @@ def test_a_child_has_torchs_own_norms() -> None:
     net = joslim.slim(joslim.models.resnet8(), torch.zeros(1, 3, 8, 8))
     child = net.child(net.space.full)
     assert {type(m) for m in child.modules() if isinstance(m, nn.BatchNorm2d)} == {nn.BatchNorm2d}
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_a_prefix_is_cut_in_one_operation(layout):
+    """With the values, the gradient and the memory of one narrow for each axis."""
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3), nn.Conv2d(8, 4, 3))
+    net = joslim.slim(model, torch.zeros(1, 3, 8, 8))
+    net.to(memory_format=layout)
+    with net.at(net.space.uniform(0.5)):
+        part, full = net[1].weight, net[1]._parameters["weight"]
+        assert part.grad_fn.next_functions[0][0].variable is full  # nothing in between
+        narrow = full.narrow(0, 0, 4).narrow(1, 0, 4)
+        assert torch.equal(part, narrow)
+        assert part.data_ptr() == narrow.data_ptr()
+        toward = torch.randn(4, 4, 3, 3)
+        (ours,) = torch.autograd.grad(part, full, toward)
+        (theirs,) = torch.autograd.grad(narrow, full, toward)
+        assert torch.equal(ours, theirs)

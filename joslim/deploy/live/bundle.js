@@ -1,15 +1,17 @@
 // Reads a bundle of joslim in the browser, and runs its children with onnxruntime-web (`ort`).
 // joslim_runtime/bundle.py describes the format.
 
-const FORMAT = 1;
+const FORMATS = [1, 2, 3];
 
 async function openBundle(buffer) {
   const entries = await unzip(buffer);
   const manifest = JSON.parse(new TextDecoder().decode(await entries.get("manifest.json")()));
-  if (manifest.format !== FORMAT)
-    throw new Error(`The bundle has format ${manifest.format}, this page reads ${FORMAT}.`);
+  if (!FORMATS.includes(manifest.format))
+    throw new Error(`The bundle has format ${manifest.format}, this page reads ${FORMATS.at(-1)}.`);
   const [low, high] = [await entries.get("weights.low")(), await entries.get("weights.high")()];
-  return { manifest, entries, values: joinBytes(low, high, manifest.values) };
+  const octets = manifest.integers ? await entries.get("weights.int8")() : new Uint8Array();
+  const integers = new Int8Array(octets.buffer, octets.byteOffset, octets.length);
+  return { manifest, entries, integers, values: joinBytes(low, high, manifest.values) };
 }
 
 // The entries of a zip file: name -> function that reads it. They are stored or deflated.
@@ -53,7 +55,8 @@ function joinBytes(low, high, count) {
 
 // A weight of a child: kept ranges of each axis of a tensor, times a factor for each first index.
 function weightOf(bundle, { of, keep, times }) {
-  const { offset, shape } = bundle.manifest.tensors[of];
+  const { offset, shape, scale } = bundle.manifest.tensors[of];
+  const source = scale === undefined ? bundle.values : bundle.integers;
   const kept = shape.map((full, axis) => keptIndices(keep ? keep[axis] : full));
   const sizes = kept.map((indices) => indices.length);
   const strides = shape.map((_, axis) => shape.slice(axis + 1).reduce((a, b) => a * b, 1));
@@ -64,17 +67,19 @@ function weightOf(bundle, { of, keep, times }) {
   let place = 0;
   const copy = (axis, start) => {
     if (axis > cut) {
-      values.set(bundle.values.subarray(start, start + block), place);
+      values.set(source.subarray(start, start + block), place);
       place += block;
     } else for (const index of kept[axis]) copy(axis + 1, start + index * strides[axis]);
   };
   copy(0, offset);
-  if (times !== undefined) {
-    const from = bundle.manifest.tensors[times].offset;
-    const each = values.length / sizes[0];
+  const each = values.length / sizes[0];
+  const multiply = (tensor, places) => {
+    const from = bundle.manifest.tensors[tensor].offset;
     for (let at = 0; at < values.length; at++)
-      values[at] *= bundle.values[from + Math.floor(at / each)];
-  }
+      values[at] *= bundle.values[from + places[Math.floor(at / each)]];
+  };
+  if (scale !== undefined) multiply(scale, kept[0]); // one for each index of the whole tensor
+  if (times !== undefined) multiply(times, kept[0].map((_, place) => place));
   return { sizes, values };
 }
 
@@ -144,6 +149,22 @@ function prepared(image, manifest) {
   return result;
 }
 
+// Pixels of one image in the size of a child, resized as the network does in Python.
+function resized(pixels, [channels, height, width], shape) {
+  if (shape[1] === height && shape[2] === width) return pixels;
+  const [down, across] = [resizing(height, shape[1], 0, height), resizing(width, shape[2], 0, width)];
+  const mean = ({ start, weights }, read) =>
+    weights.reduce((sum, weight, at) => sum + weight * read(start + at), 0);
+  const result = Array.from({ length: channels }, (_, channel) =>
+    down.map((rows) =>
+      across.map((columns) =>
+        mean(rows, (y) => mean(columns, (x) => pixels[(channel * height + y) * width + x])),
+      ),
+    ),
+  );
+  return new Float32Array(result.flat(2));
+}
+
 // The weights of the old pixels in each new one: triangles, which a reduction widens.
 function resizing(full, size, from, to) {
   const scale = (to - from) / size;
@@ -179,9 +200,15 @@ class Network {
     return session;
   }
 
-  // Scores of images, all in one Float32Array.
+  // Channels, height and width of the images that a child takes.
+  shape(child) {
+    return child.shape ?? this.manifest.shape;
+  }
+
+  // Scores of images of the child's shape, all in one Float32Array.
   async scores(child, images) {
-    const { input, output, shape } = this.manifest;
+    const { input, output } = this.manifest;
+    const shape = this.shape(child);
     const count = images.length / shape.reduce((a, b) => a * b, 1);
     const session = await this.session(child);
     const results = await session.run({

@@ -93,8 +93,9 @@ async function predict() {
 async function predictOnce() {
   const { child, net } = view;
   const image = currentImage();
-  const pixels = prepared(image, net.manifest);
-  showSeen(pixels);
+  const shape = net.shape(child);
+  const pixels = resized(prepared(image, net.manifest), net.manifest.shape, shape);
+  showSeen(pixels, shape);
   const scores = await net.scores(child, pixels); // the first pass opens the child
   const ms = await timeOfPass(() => net.scores(child, pixels));
   const empty = !view.drawn && !view.photo;
@@ -234,9 +235,8 @@ function currentImage() {
 }
 
 // The pixels that the network sees.
-function showSeen(pixels) {
-  const { shape, mean, std } = view.net.manifest;
-  const [channels, height, width] = shape;
+function showSeen(pixels, [channels, height, width]) {
+  const { mean, std } = view.net.manifest;
   const canvas = byId("seen");
   [canvas.width, canvas.height] = [width, height];
   const image = new ImageData(width, height);
