@@ -23,7 +23,8 @@ from joslim.errors import UserError
 from joslim.front import ERRORS, IN_PERCENT, LATENCY, Budget, Front, MetricName, Point
 from joslim.results.run_files import LATENCY as LATENCY_FILE
 from joslim.runs.run import Run
-from joslim.runs.setup import EVALUATION_BATCH, task_of
+from joslim.runs.setup import task_of
+from joslim.runs.trainer import EVALUATION_BATCH
 from joslim.slimmable import SlimmableNet, statistics_of
 from joslim.space import CHANNELS, Widths, WidthSpace
 from joslim.training.evaluate import errors, mean_loss, on_device
