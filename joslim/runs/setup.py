@@ -675,7 +675,7 @@ def load_images(config: Config, data: Any, device: torch.device, model: nn.Modul
     channels = config.channels or defaults.get("input", (3,))[0]
     name = config.data if data is None else data
     of_library = model is None and library_of(config.model) is not None
-    in_files = isinstance(name, str) and name.startswith("folder:")
+    in_files = isinstance(name, str) and name.startswith(("folder:", "shards:"))
     size = config.size
     if size is None and of_library and in_files:
         size = defaults["input"][-1]
