@@ -47,6 +47,7 @@ from joslim.data.augment import (
 )
 from joslim.data.base import Batch, Data, Options, carve, carve_three
 from joslim.data.in_memory import channel_moments
+from joslim.distributed import all_of, rank, world
 from joslim.errors import RunFailed, UserError, reason
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
@@ -118,6 +119,7 @@ class FolderData(Data):
     scale: float = DEFAULT_SCALE
     clip_colours: bool = False
     interpolation: str = "bilinear"
+    _kept: tuple[tuple[str, bytes], Tensor] | None = None
 
     def __init__(self, folder: Path, options: Options) -> None:
         if not folder.is_dir():
@@ -177,6 +179,26 @@ class FolderData(Data):
         self.check_split(split)
         step = _without_epoch(np.asarray(indices, dtype=np.int64).reshape(-1))
         return self._normalised(split, step, self._plain_pixels(split, step))
+
+    def plain_together(self, split: str, indices: Integers) -> Batch:
+        """Decode a share of the batch on each process. The last batch is kept, as bytes.
+
+        A round scores children several times on the same images.
+        """
+        key = (split, indices.tobytes())
+        if self._kept is None or self._kept[0] != key:
+            share = _without_epoch(np.array_split(indices, world())[rank()])
+            mine: Tensor | UserError
+            try:
+                mine = self._plain_pixels(split, share)
+            except UserError as error:
+                mine = error  # All processes raise it.
+            parts = all_of(mine)
+            for part in parts:
+                if isinstance(part, UserError):
+                    raise part
+            self._kept = key, torch.cat([part for part in parts if isinstance(part, Tensor)])
+        return self._normalised(split, _without_epoch(indices), self._kept[1])
 
     def _plain_pixels(self, split: str, step: Step) -> Tensor:
         pixels, broken = self._decoder(split).pixels(step)

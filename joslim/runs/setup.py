@@ -723,7 +723,7 @@ def scoring_batches(config: Resolved, data: Data) -> Sweep:
     batch = min(config.score_images, count)
     order = np.random.default_rng(config.seed).permutation(count)
     # No short batch at the end: children are scored with the statistics of the batch.
-    return Sweep(data, "train", order[: count // batch * batch], batch)
+    return Sweep(data, "train", order[: count // batch * batch], batch, together=True)
 
 
 def parse_widths(text: str | None, space: WidthSpace) -> Widths | None:
