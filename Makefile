@@ -39,6 +39,12 @@ bench: .venv/installed
 	$(BIN)/python benchmarks/divisor.py
 	$(BIN)/python benchmarks/allocate.py
 	$(BIN)/python benchmarks/page.py
+	$(BIN)/python benchmarks/house.py
+	$(BIN)/python -m pip install --quiet --no-deps pytorchcv requests
+	$(BIN)/python benchmarks/zoo.py pytorchcv
+	$(BIN)/python benchmarks/load.py
+	$(BIN)/python benchmarks/kill.py --runs 10 --terms 2 --pairs 1
+	$(BIN)/python benchmarks/fuzz.py --cases 200
 
 docs: .venv/installed
 	$(BIN)/mkdocs build --strict --quiet

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 from joslim import distributed
 from joslim.distributed import TIMEOUT
@@ -322,3 +323,20 @@ def test_a_signal_to_one_stops_all_after_the_same_step(uninterrupted: Path, tmp_
     found = succeed("training", tmp_path, RESUME="1")
     assert files_of(tmp_path) == files_of(uninterrupted)
     assert all(len(process["steps"]) == 6 for process in found)
+
+
+def test_a_batch_for_scoring_is_decoded_once(tmp_path: Path) -> None:
+    """Each process decodes its share, once; an error of one is raised by both."""
+    for number in range(40):
+        split, name = ("train", "val")[number % 5 == 0], ("cat", "dog")[number % 2]
+        path = tmp_path / "pictures" / split / name / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (9, 9), (6 * number, 0, 0)).save(path)
+    first, second = succeed("scoring", tmp_path)
+    assert first["decoded"] == [0, 1, 2, 3]
+    assert second["decoded"] == [4, 5, 6]
+    for facts in (first, second):
+        for batch in facts["found"]:
+            assert all(torch.equal(a, b) for a, b in zip(batch, facts["expected"], strict=True))
+        assert facts["error"].startswith("data: cannot read the image")
+    assert first["error"] == second["error"]

@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.distributed import GradBucket
@@ -18,6 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import joslim
 from joslim import distributed
+from joslim.data import Sweep, load_data
+from joslim.data import folder as folder_module
 from joslim.errors import UserError
 from joslim.runs import driver as training_module
 from joslim.runs.driver import train
@@ -204,6 +207,30 @@ def differences(folder: Path) -> dict[str, str]:
     return told
 
 
+def scoring(folder: Path) -> dict[str, Any]:
+    """Batches of a folder of images, loaded together, and the images that this process decoded."""
+    decoded: list[int] = []
+    real = folder_module._Decoder.image
+
+    def image(decoder: Any, index: int, *others: Any) -> Any:
+        decoded.append(index)
+        return real(decoder, index, *others)
+
+    data = load_data(f"folder:{folder / 'pictures'}", size=8)
+    expected = data.plain("train", np.arange(7))
+    folder_module._Decoder.image = image  # type: ignore[method-assign]
+    sweep = Sweep(data, "train", np.arange(14), 7, together=True)
+    found = sweep[0], sweep[0]
+    facts = {"found": found, "expected": expected, "decoded": [*decoded]}
+    if distributed.rank() == 1:
+        Path(data.files["train"].path(13)).unlink()  # type: ignore[attr-defined]
+    try:
+        sweep[1]
+    except UserError as error:
+        facts["error"] = str(error)
+    return facts
+
+
 class Pictures:
     """A data set of noise with four classes."""
 
@@ -235,6 +262,7 @@ def main() -> None:
             "talk": talk,
             "gradients": gradients,
             "training": lambda: training(folder),
+            "scoring": lambda: scoring(folder),
             "differences": lambda: differences(folder),
         }
         torch.save(tasks[task](), folder / f"{os.environ['RANK']}.pt")

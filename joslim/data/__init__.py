@@ -11,7 +11,16 @@ from typing import Any
 
 import torch
 
-from joslim.data import cifar, digits, fashion_mnist, folder, from_datasets, segmentation, text
+from joslim.data import (
+    cifar,
+    digits,
+    fashion_mnist,
+    folder,
+    from_datasets,
+    segmentation,
+    shards,
+    text,
+)
 from joslim.data.base import Data, Options, Sweep
 from joslim.errors import UserError, unknown
 
@@ -30,6 +39,12 @@ Examples:
     True
 """
 
+# Images in files, by place and task.
+IN_FILES: dict[tuple[str, str], Callable[[str, Options], Data]] = {
+    ("folder", "classification"): folder.load,
+    ("folder", "segmentation"): segmentation.load,
+    ("shards", "classification"): shards.load,
+}
 DATA_OF_TASKS = (
     "type --data folder:PATH with images and masks for segmentation, --data text:PATH for "
     "language, or give data sets from Python for the others"
@@ -52,8 +67,8 @@ def load_data(
     """Load a data set with its three splits.
 
     Args:
-        name: A name in `joslim.DATASETS`, "folder:PATH", "text:PATH", a pair of data sets (train,
-            test), or a `Data`, which is returned as it is.
+        name: A name in `joslim.DATASETS`, "folder:PATH", "shards:PATH", "text:PATH", a pair of data
+            sets (train, test), or a `Data`, which is returned as it is.
         root: Folder of the official files, which are downloaded if they are missing; by default the
             environment variable JOSLIM_DATA, else a cache.
         size: Side of the images in pixels; by default their own; for a folder at most 224.
@@ -97,13 +112,13 @@ def load_data(
         return from_datasets.load(name, options)
     if is_text:
         return text.load(name.removeprefix("text:"), options)
-    if name.startswith("folder:"):
-        kinds = {"classification": folder.load, "segmentation": segmentation.load}
-        if task not in kinds:
+    place, colon, path = name.partition(":")
+    if colon and place in ("folder", "shards"):
+        if (place, task) not in IN_FILES:
             raise UserError(f"task: {task} does not go with data {name!r}; {DATA_OF_TASKS}")
-        return kinds[task](name.removeprefix("folder:"), options)
+        return IN_FILES[place, task](path, options)
     if name not in DATASETS:
-        others = "or your own as folder:PATH (images) or text:PATH"
+        others = "or your own as folder:PATH or shards:PATH (images) or text:PATH"
         raise UserError(f"{unknown('data', name, DATASETS)}; {others}")
     if task != "classification":
         raise UserError(f"task: {task} does not go with data {name!r}; {DATA_OF_TASKS}")

@@ -144,6 +144,15 @@ class Data(ABC):
         for indices in batches:
             yield self.plain(split, indices)
 
+    def plain_together(self, split: str, indices: Integers) -> Batch:
+        """Return the batch of `plain`; all processes call this, and each may load a share of it.
+
+        Args:
+            split: Name of the split.
+            indices: Positions of the images in the split, the same on all processes.
+        """
+        return self.plain(split, indices)
+
     def batches(
         self, seed: int, batch: int, start: int = 0, rank: int = 0, world: int = 1
     ) -> Iterator[Batch]:
@@ -219,11 +228,15 @@ class Data(ABC):
 class Sweep:
     """Batches without augmentation, in order, which can be iterated repeatedly.
 
-    The last batch may be short. `len()` is the number of batches.
+    The last batch may be short. `len()` is the number of batches. With `together`, all processes
+    ask for the same batches by their positions, and share the work.
     """
 
-    def __init__(self, data: Data, split: str, indices: Integers, batch: int) -> None:
+    def __init__(
+        self, data: Data, split: str, indices: Integers, batch: int, together: bool = False
+    ) -> None:
         self.data, self.split, self.indices, self.batch = data, split, indices, batch
+        self.together = together
 
     def __len__(self) -> int:
         return math.ceil(len(self.indices) / self.batch)
@@ -232,7 +245,9 @@ class Sweep:
         if not 0 <= position < len(self):
             raise IndexError(position)
         start = position * self.batch
-        return self.data.plain(self.split, self.indices[start : start + self.batch])
+        indices = self.indices[start : start + self.batch]
+        load = self.data.plain_together if self.together else self.data.plain
+        return load(self.split, indices)
 
     def __iter__(self) -> Iterator[Batch]:
         starts = range(0, len(self.indices), self.batch)

@@ -21,9 +21,10 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import torch
@@ -46,6 +47,7 @@ from joslim.data.augment import (
 )
 from joslim.data.base import Batch, Data, Options, carve, carve_three
 from joslim.data.in_memory import channel_moments
+from joslim.distributed import all_of, rank, world
 from joslim.errors import RunFailed, UserError, reason
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
@@ -90,6 +92,9 @@ FINGERPRINT_BYTES = 10**6
 # The mean and the deviation of other images than ordinary ones are those of this many.
 MOMENTS_FILES = 256
 
+# Shards that a process keeps open; a cluster's file system is slow at opening files.
+OPEN_SHARDS = 256
+
 # Left, upper, right and lower edge of a crop in pixels; and a function that chooses the crop of an
 # image of (width, height).
 Box = tuple[float, float, float, float]
@@ -110,14 +115,16 @@ class FolderData(Data):
     `deep` says that the images have 16 bits: those of the data set follow its first image.
     """
 
+    kind = "folder"
     scale: float = DEFAULT_SCALE
     clip_colours: bool = False
     interpolation: str = "bilinear"
+    _kept: tuple[tuple[str, bytes], Tensor] | None = None
 
     def __init__(self, folder: Path, options: Options) -> None:
         if not folder.is_dir():
-            raise UserError(f"data: there is no folder {str(folder)!r}; type folder:PATH")
-        self.folder, self.name = folder, f"folder:{folder}"
+            raise UserError(f"data: there is no folder {str(folder)!r}; type {self.kind}:PATH")
+        self.folder, self.name = folder, f"{self.kind}:{folder}"
         self.device = torch.device(options.device)
         self.workers = options.workers
         if options.channels not in MODES:
@@ -129,7 +136,7 @@ class FolderData(Data):
         self.shape = self._shape(options, size)
         self.sizes = {split: len(files) for split, files in self.files.items()}
         self.recipe = recipe_for(self.sizes["train"], size)
-        self.deep = _has_16_bits(self.files["train"].path(0))
+        self.deep = _has_16_bits(self.files["train"].place(0))
         self.mean, self.std = MEAN, STD
         if self.deep or options.channels in (2, 4):
             self.mean, self.std = self._moments()
@@ -172,6 +179,26 @@ class FolderData(Data):
         self.check_split(split)
         step = _without_epoch(np.asarray(indices, dtype=np.int64).reshape(-1))
         return self._normalised(split, step, self._plain_pixels(split, step))
+
+    def plain_together(self, split: str, indices: Integers) -> Batch:
+        """Decode a share of the batch on each process. The last batch is kept, as bytes.
+
+        A round scores children several times on the same images.
+        """
+        key = (split, indices.tobytes())
+        if self._kept is None or self._kept[0] != key:
+            share = _without_epoch(np.array_split(indices, world())[rank()])
+            mine: Tensor | UserError
+            try:
+                mine = self._plain_pixels(split, share)
+            except UserError as error:
+                mine = error  # All processes raise it.
+            parts = all_of(mine)
+            for part in parts:
+                if isinstance(part, UserError):
+                    raise part
+            self._kept = key, torch.cat([part for part in parts if isinstance(part, Tensor)])
+        return self._normalised(split, _without_epoch(indices), self._kept[1])
 
     def _plain_pixels(self, split: str, step: Step) -> Tensor:
         pixels, broken = self._decoder(split).pixels(step)
@@ -231,6 +258,35 @@ class FolderData(Data):
             )
 
 
+class Member(NamedTuple):
+    """The place of an image in a shard, an uncompressed tar file: a range of its bytes."""
+
+    shard: str
+    name: str
+    offset: int
+    size: int
+
+    def __str__(self) -> str:
+        return f"{self.name} in {self.shard}"
+
+    def read(self, most: int | None = None) -> bytes:
+        size = self.size if most is None else min(self.size, most)
+        # Workers share open files with the process that started them, but pread has no position.
+        content = os.pread(_open_shard(self.shard).fileno(), size, self.offset)
+        if len(content) < size:
+            raise ValueError("the shard has changed since it was indexed")
+        return content
+
+
+@lru_cache(maxsize=OPEN_SHARDS)
+def _open_shard(path: str) -> BinaryIO:
+    return open(path, "rb")  # It is closed when the cache drops it.
+
+
+# The path of an image, or its place in a shard.
+Place = str | Path | Member
+
+
 @dataclass(frozen=True)
 class ImageFiles:
     """Image files under `root` with their classes.
@@ -252,6 +308,10 @@ class ImageFiles:
 
     def path(self, index: int) -> str:
         return os.path.join(self.root, os.fsdecode(bytes(self.names[index])))
+
+    def place(self, index: int) -> Place:
+        """Return where the image is read; `path` names it in messages."""
+        return self.path(index)
 
     def same_class_from(self, index: int) -> Iterator[int]:
         """Yield this file, the later files of its class, and then the earlier ones."""
@@ -289,30 +349,34 @@ class ImageFiles:
 
     def fingerprint(self) -> bytes:
         """Return the names and sizes of all files, and a checksum of the contents of some."""
-        paths = [self.path(index) for index in range(len(self))]
-        sizes = np.array([_file_size(path) for path in paths], dtype="<i8")
+        places = [self.place(index) for index in range(len(self))]
+        sizes = np.array([_file_size(place) for place in places], dtype="<i8")
         chosen = np.linspace(0, len(self) - 1, min(len(self), FINGERPRINT_FILES)).astype(int)
         check = 0
         for index in chosen.tolist():
             if sizes[index] >= 0:
-                check = zlib.crc32(_first_bytes(paths[index]), check)
+                check = zlib.crc32(_first_bytes(places[index]), check)
         return b"\0".join([*self.names.tolist(), sizes.tobytes(), check.to_bytes(4, "little")])
 
 
-def _file_size(path: str) -> int:
+def _file_size(place: Place) -> int:
     """Return the size, or -1 if this is not a regular file, which is an error only when decoded."""
+    if isinstance(place, Member):
+        return place.size
     try:
-        found = os.stat(path)
+        found = os.stat(place)
     except OSError:
         return -1
     return found.st_size if stat.S_ISREG(found.st_mode) else -1
 
 
-def _first_bytes(path: str) -> bytes:
+def _first_bytes(place: Place) -> bytes:
     try:
-        with open(path, "rb") as file:
+        if isinstance(place, Member):
+            return place.read(FINGERPRINT_BYTES)
+        with open(place, "rb") as file:
             return file.read(FINGERPRINT_BYTES)
-    except OSError:
+    except (OSError, ValueError):
         return b""
 
 
@@ -356,13 +420,18 @@ def _list_splits(
     last = test if labelled else val
     classes = _class_names([train, last])
     images = _list_images(train, classes)
-    kept, held_out = carve(images.labels, options.val)
-    files = {"train": images.at(kept), "val": images.at(held_out)}
+    files = with_validation(images, _list_images(last, classes), options.val)
     sources = {"train": "train/", "val": "taken from train/", "test": "test/"}
     if not labelled:
         why = "test/ has no folders of classes" if test.is_dir() else "there is no test/"
         sources["test"] = f"val/, since {why}"
-    return classes, {**files, "test": _list_images(last, classes)}, sources
+    return classes, files, sources
+
+
+def with_validation(train: ImageFiles, test: ImageFiles, val: float) -> dict[str, ImageFiles]:
+    """Take validation images from the training images."""
+    kept, held_out = carve(train.labels, val)
+    return {"train": train.at(kept), "val": train.at(held_out), "test": test}
 
 
 def _subfolders(folder: Path) -> list[str]:
@@ -460,8 +529,9 @@ class _Decoder(Dataset[Any]):
         channels, size, _ = self.shape
         for candidate in self.files.same_class_from(index):
             try:
-                path, kind = self.files.path(candidate), self.interpolation
-                return read_box(path, choose, size, channels, self.deep, kind)
+                place, kind = self.files.place(candidate), self.interpolation
+                draft = self.seed is not None  # Evaluation sees every pixel.
+                return read_box(place, choose, size, channels, self.deep, kind, draft)
             except BrokenImage as error:
                 broken[candidate] = str(error)
             self.files.check_broken(broken)
@@ -480,9 +550,17 @@ class BrokenImage(UserError):
     """A file that can be read and does not hold an image that can be decoded."""
 
 
-def _has_16_bits(path: str) -> bool:
+def _open_image(place: Place) -> Image.Image:
+    if isinstance(place, Member):
+        return Image.open(BytesIO(place.read()))
+    if not stat.S_ISREG(os.stat(place).st_mode):  # Reading a pipe or a device would never end.
+        raise ValueError("not a regular file")
+    return Image.open(place)
+
+
+def _has_16_bits(place: Place) -> bool:
     try:
-        with Image.open(path) as image:
+        with _open_image(place) as image:
             return image.mode.startswith("I")
     except Exception:  # it is replaced by another of its class, or named, when it is decoded
         return False
@@ -493,7 +571,7 @@ def _usual_size(files: ImageFiles) -> int:
     sides = []
     for index in np.linspace(0, len(files) - 1, min(len(files), 64)).astype(np.int64):
         try:
-            with Image.open(files.path(index)) as image:
+            with _open_image(files.place(index)) as image:
                 sides.append(min(image.size))
         except Exception:  # as above
             continue
@@ -501,30 +579,33 @@ def _usual_size(files: ImageFiles) -> int:
 
 
 def read_box(
-    path: str | Path,
+    place: Place,
     choose: ChooseBox,
     size: int,
     channels: int,
     deep: bool = False,
     interpolation: str = "bilinear",
+    draft: bool = False,
 ) -> NDArray[Any]:
     """Read the chosen box of an image and resize it to [c, size, size].
 
     The pixels are uint8, or int32 from 0 to 65535 if they are `deep`; grey of 16 bits has c = 1.
+    With `draft`, a large JPEG is decoded at a fraction of its size; pixels differ by about 1%.
     """
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # Reading a pipe or a device would never end.
-            raise ValueError("not a regular file")
-        with Image.open(path) as image:
-            box = _shrink_while_decoding(image, choose(*image.size), size)
+        with _open_image(place) as image:
+            box = choose(*image.size)
+            if draft:
+                box = _shrink_while_decoding(image, box, size)
             bands = deep_bands(image, channels) if deep else bands_of(image, channels)
             cut = [band.resize((size, size), RESAMPLING[interpolation], box) for band in bands]
     except Exception as error:  # A broken file can raise anything.
         # A file that is missing, or too large for the memory, may be readable another time.
         passing = isinstance(error, MemoryError) or getattr(error, "errno", None) is not None
         kind = UserError if passing else BrokenImage
-        raise kind(f"data: cannot read the image {path}: {reason(error)}") from error
-    pixels = np.concatenate([as_array(band) for band in cut])
+        raise kind(f"data: cannot read the image {place}: {reason(error)}") from error
+    arrays = [as_array(band) for band in cut]
+    pixels = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
     return np.rint(pixels).astype(np.int32) if deep else pixels
 
 
@@ -571,16 +652,17 @@ def convert_mode(image: Image.Image, channels: int) -> Image.Image:
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")
     if channels in (1, 3):
-        return image.convert(MODES[channels])
+        # PIL would copy an image that has the mode already.
+        return image if image.mode == MODES[channels] else image.convert(MODES[channels])
     if len(image.getbands()) != channels:
         raise ValueError(f"its channels are {', '.join(image.getbands())}; {channels} are needed")
     return image
 
 
 def as_array(image: Image.Image) -> NDArray[Any]:
-    """Return an image as an array [c, h, w]."""
+    """Return an image as an array [c, h, w], which may be a view with another order in memory."""
     pixels = np.asarray(image)
-    return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
 
 
 def centre_box(width: int, height: int) -> Box:

@@ -22,7 +22,7 @@ from PIL import Image
 from torch import Tensor
 
 from joslim.data.augment import FLIP_AND_COLOUR_UNIFORMS, Step, flip_and_colour, normalise, uniforms
-from joslim.data.base import Batch, Data, Options, carve
+from joslim.data.base import Batch, Data, Options
 from joslim.data.folder import (
     RESAMPLING,
     SUFFIXES,
@@ -34,6 +34,7 @@ from joslim.data.folder import (
     as_array,
     bands_of,
     random_box,
+    with_validation,
 )
 from joslim.errors import UserError, reason
 from joslim.files import read_text
@@ -74,9 +75,7 @@ class SegmentationData(FolderData):
         sources = {split: f"{split}/" for split in found}
         if len(found) < 3:
             test = "test" if "test" in found else "val"
-            kept, held_out = carve(found["train"].labels, options.val)
-            train = found["train"]
-            found = {"train": train.at(kept), "val": train.at(held_out), "test": found[test]}
+            found = with_validation(found["train"], found[test], options.val)
             sources = {"train": "train/", "val": "taken from train/", "test": f"{test}/"}
         return self._class_names(folder, found["train"]), found, sources
 

@@ -323,7 +323,7 @@ class Builder:
         facts = metadata(run, run.net.space.full)
         return {
             **{name: fact for name, fact in facts.items() if name not in OF_CHILDREN},
-            "crop": CENTRE if run.config.data.startswith("folder:") else 1.0,
+            "crop": CENTRE if run.config.data.startswith(("folder:", "shards:")) else 1.0,
             "cost": run.front.key,
             "dims": [{"name": dim.name, "full": dim.full} for dim in run.net.space.dims],
         }

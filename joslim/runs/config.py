@@ -99,7 +99,8 @@ class Images(Settings):
 
     data: str = setting(
         "digits",
-        "Data set: digits, fashion-mnist, cifar10, cifar100, folder:PATH, or text:PATH.",
+        "Data set: digits, fashion-mnist, cifar10, cifar100, folder:PATH, shards:PATH, or "
+        "text:PATH.",
     )
     task: str | None = setting(
         None,

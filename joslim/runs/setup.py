@@ -356,7 +356,7 @@ def load_images(config: Config, data: Any, device: torch.device, model: nn.Modul
     channels = config.channels or defaults.get("input", (3,))[0]
     name = config.data if data is None else data
     of_library = model is None and library_of(config.model) is not None
-    in_files = isinstance(name, str) and name.startswith("folder:")
+    in_files = isinstance(name, str) and name.startswith(("folder:", "shards:"))
     size = config.size
     if size is None and of_library and in_files:
         size = defaults["input"][-1]
@@ -404,7 +404,7 @@ def scoring_batches(config: Resolved, data: Data) -> Sweep:
     batch = min(config.score_images, count)
     order = np.random.default_rng(config.seed).permutation(count)
     # No short batch at the end: children are scored with the statistics of the batch.
-    return Sweep(data, "train", order[: count // batch * batch], batch)
+    return Sweep(data, "train", order[: count // batch * batch], batch, together=True)
 
 
 def parse_widths(text: str | None, space: WidthSpace) -> Widths | None:

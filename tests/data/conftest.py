@@ -3,7 +3,9 @@
 import dataclasses
 import gzip
 import hashlib
+import io
 import pickle
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -92,6 +94,31 @@ def fake_folder(root: Path) -> Path:
     return root
 
 
+def fake_shards(root: Path) -> Path:
+    """The images of `fake_folder`, in two shards of training and one of validation images."""
+    folder = fake_folder(root.with_name("unpacked"))
+    root.mkdir()
+    for split, count in (("train", 2), ("val", 1)):
+        images = sorted(path for path in (folder / split).rglob("*.*") if path.is_file())
+        for number in range(count):
+            samples = [(path, path.relative_to(folder / split)) for path in images[number::count]]
+            members = {}
+            for path, name in samples:
+                label = ("cat", "dog", "owl").index(name.parts[0])
+                members[str(name)] = path.read_bytes()
+                members[str(name.with_suffix(".cls"))] = str(label).encode()
+            write_tar(root / f"{split}-{number:06}.tar", members)
+    return root
+
+
+def write_tar(path: Path, members: dict[str, bytes]) -> None:
+    with tarfile.open(path, "w") as tar:
+        for name, content in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+
+
 class Items(list[Any]):
     """A data set of pairs."""
 
@@ -140,6 +167,17 @@ def make_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
             images = [path for path in folder.rglob("val/**/*.*") if path.is_file()]
             small = named(f"folder:{folder}")
             return Case(lambda **options: small(**{"size": 16, **options}), lambda: ruin(*images))
+        if name == "shards":
+            folder = fake_shards(tmp_path / "shards")
+
+            def ruin_shards() -> None:
+                with tarfile.open(folder / "val-000000.tar") as tar:
+                    members = {m.name: b"3" * m.size for m in tar if not m.name.endswith("cls")}
+                    labels = {f"{name.rpartition('.')[0]}.cls": b"0" for name in members}
+                write_tar(folder / "val-000000.tar", members | labels)
+
+            packed = named(f"shards:{folder}")
+            return Case(lambda **options: packed(**{"size": 16, **options}), ruin_shards)
         if name == "pair":
             train, test = fake_pair()
             both = [train, test]
@@ -153,7 +191,7 @@ def make_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
     return make
 
 
-KINDS = [*DATASETS, "folder", "pair"]
+KINDS = [*DATASETS, "folder", "shards", "pair"]
 
 
 @pytest.fixture(params=KINDS)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from joslim.data import load_data
-from joslim.data.augment import FLIP_AND_COLOUR_UNIFORMS, uniforms
+from joslim.data.augment import FLIP_AND_COLOUR_UNIFORMS, normalise, uniforms
 from joslim.data.folder import (
     CROP_UNIFORMS,
     BrokenImage,
@@ -526,8 +526,22 @@ def test_shrinking_while_decoding_shows_the_same_picture(tmp_path: Path, factor:
     with Image.open(path) as image:
         box = part(*image.size)
         expected = image.resize((32, 32), Image.Resampling.BILINEAR, box)
-        shrunk = read_box(path, part, 32, 3)
+        shrunk = read_box(path, part, 32, 3, draft=True)
     assert difference(shrunk, as_array(expected)) < 2
+    assert difference(read_box(path, part, 32, 3), as_array(expected)) == 0
+
+
+def test_evaluation_decodes_every_pixel(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        for name in "ab":
+            (tmp_path / split / name).mkdir(parents=True)
+            picture(200, 150).save(tmp_path / split / name / "one.jpg")
+    data = loaded(tmp_path, size=30, val=0)
+    x, _ = data.plain("test", [0])
+    with Image.open(data.files["test"].path(0)) as image:
+        cut = image.resize((30, 30), Image.Resampling.BILINEAR, centre_box(200, 150))
+    pixels = torch.from_numpy(as_array(cut).copy())[None]
+    assert torch.equal(x, normalise(pixels, data.mean, data.std))
 
 
 @pytest.mark.parametrize(("width", "height"), [(500, 375), (64, 64), (100, 333)])

@@ -13,7 +13,7 @@ def test_unknown_names() -> None:
         load_data("cifar")
     assert str(caught.value) == (
         f"data: unknown name 'cifar'; allowed: {', '.join(DATASETS)}; "
-        "or your own as folder:PATH (images) or text:PATH"
+        "or your own as folder:PATH or shards:PATH (images) or text:PATH"
     )
 
 
