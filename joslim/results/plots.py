@@ -72,16 +72,19 @@ OTHERS = (
 # Fronts, the search and an allocation
 
 
-def draw_front(fronts: Mapping[str, Front], path: str | Path, title: str | None = None) -> None:
+def draw_front(
+    fronts: Mapping[str, Front], path: str | Path, title: str | None = None, areas: bool = True
+) -> None:
     """Draw error against cost: for each budget, the error of the child that `pick` would choose.
 
     It is the error of the test set if all fronts know it, else of validation, else the loss.
+    areas: Whether the legend of several fronts has their areas.
     """
     _check_fronts(fronts)
     figure = new_figure(8)
     axes = figure.add_subplot()
     _dress_for(axes, next(iter(fronts.values())), shared_measure(fronts.values()))
-    draw_fronts(axes, fronts)
+    draw_fronts(axes, fronts, areas)
     if title is not None or len(fronts) == 1:
         put_title(axes, next(iter(fronts)) if title is None else title)
     save(figure, path)
