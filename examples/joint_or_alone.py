@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 import joslim
@@ -40,6 +41,7 @@ def timed_train(model: str | Callable[[], nn.Module], **settings: Any) -> tuple[
             moments[progress.done] = time.process_time()
 
     start = time.process_time()
+    torch.manual_seed(settings["seed"])  # of the initial weights, which a run seeds by itself
     model = model if isinstance(model, str) else model()
     run = joslim.train(model, watch=watch, threads=1, overwrite=True, **settings)
     seconds = time.process_time() - start

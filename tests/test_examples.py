@@ -5,12 +5,13 @@ networks that are trained alone is known.
 """
 
 import importlib
-import importlib.util
 import itertools
 import json
 import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,7 +43,6 @@ def streets(tmp_path: Path) -> Path:
 def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The scripts can be imported, and the clock of `joint_or_alone` ticks once for each call."""
     monkeypatch.syspath_prepend(str(HOUSE / "examples"))
-    monkeypatch.syspath_prepend(str(HOUSE / "benchmarks"))
     joint_or_alone = importlib.import_module("joint_or_alone")
     ticks = map(float, itertools.count())
     monkeypatch.setattr(joint_or_alone.time, "process_time", lambda: next(ticks))
@@ -102,16 +102,15 @@ def test_language(
 
 
 def test_detection(
+    package: Callable[[str], Any],
     streets: Path,
     scripts: None,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for package in ("torchvision", "torchmetrics", "pycocotools"):
-        if importlib.util.find_spec(package) is None:
-            pytest.skip(f"{package} is not installed")
-    importlib.import_module("zoo_families").declare_operators()
+    for name in ("torchvision", "torchmetrics", "pycocotools"):
+        package(name)
     cars = importlib.import_module("detection").Cars(streets)
     mirrored = 0
     for (images, boxes), _ in zip(cars.batches(seed=0, batch=16), range(2)):
