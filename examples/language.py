@@ -32,7 +32,7 @@ def main() -> None:
         given.steps,
         given.out,
         data=f"text:{text}",
-        split="0.97/0.015/0.015",
+        split="0.98/0.01/0.01",
         context=64,
         depth=True,
         cost="params",
