@@ -175,7 +175,7 @@ def main() -> None:
         task=joslim.Task(rules.loss, metric),
         label_share=1.0,  # children learn from the boxes, not from the full network
         batch=8,
-        every=max(1, given.steps // 40),
+        every=max(1, given.steps // 20),
         low=0.25,
         optimizer="adamw",
         clip=10.0,

@@ -37,7 +37,7 @@ def main() -> None:
         depth=True,
         cost="params",
         batch=16,
-        every=max(1, given.steps // 40),
+        every=max(1, given.steps // 20),
         front_images=64,
         score_images=32,
         seed=given.seed,
