@@ -161,7 +161,7 @@ class MissingPrecision:
 
 
 def main() -> None:
-    parser = options(__doc__ or "", steps=600)
+    parser = options(__doc__ or "", steps=500)
     parser.add_argument("data", type=Path, help="folder of images and masks")
     given = parser.parse_args()
     data = Cars(given.data)

@@ -24,7 +24,7 @@ def write_text(file: Path) -> None:
 
 
 def main() -> None:
-    given = options(__doc__ or "", steps=1200).parse_args()
+    given = options(__doc__ or "", steps=500).parse_args()
     text = given.out / "python.txt"
     write_text(text)
     compare(

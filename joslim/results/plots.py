@@ -417,13 +417,16 @@ def dress_axes(
     span: tuple[float, float],
     metric: MetricName = IN_PERCENT,
 ) -> None:
-    from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
     percent = measure in ERRORS and metric.unit
     axes.set_xlabel(cost_info(cost).axis_label, color=GREY, parse_math=False)
     axes.set_ylabel(metric.words(measure), color=GREY, parse_math=False)
     if is_wide(span):
         axes.set_xscale("log")
+        # Powers of ten alone would be one or two labels.
+        few = max(span) < 1000 * min(span)
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if few else (1,)))
         axes.xaxis.set_minor_locator(NullLocator())
     else:
         axes.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 2.5, 5, 10]))
