@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,7 @@ def compare(
             *(f"{front.metric.text(p.test_error)} at {p.costs[key]:,.6g}" for p in (point, child)),
             sep="; ",
         )
+    points = [replace(point, val_error=None) for point in points]  # nobody picks among these
     alone = joslim.Front(points, front.cost, front.span, metric=front.metric)
     draw_front(
         {"one joint training": front, "trained alone": alone}, out / "front.png", areas=False
