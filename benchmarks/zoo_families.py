@@ -7,9 +7,11 @@ optional: pip install --no-deps timm torchvision ultralytics; pip install transf
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -33,8 +35,29 @@ def declare_operators() -> None:
     library = torch.library.Library("torchvision", "DEF")
     for name in ("nms", "qnms"):
         library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    library.impl("nms", lambda boxes, scores, threshold: scores.argsort(descending=True), "CPU")
+    library.impl("nms", non_maximum_suppression, "CPU")
     declare_operators.library = library  # type: ignore[attr-defined]
+    with contextlib.suppress(ImportError):
+        import torchvision.extension
+
+        torchvision.extension._has_ops = lambda: True  # else its functions refuse to call them
+
+
+def non_maximum_suppression(
+    boxes: torch.Tensor, scores: torch.Tensor, threshold: float
+) -> torch.Tensor:
+    """Return the boxes that overlap with none of a higher score, the highest score first."""
+    sizes = (boxes[:, 2:] - boxes[:, :2]).prod(dim=1)
+    low = boxes[:, None, :2].maximum(boxes[:, :2])
+    high = boxes[:, None, 2:].minimum(boxes[:, 2:])
+    shared = (high - low).clamp(min=0).prod(dim=2)
+    overlaps = (shared > threshold * (sizes[:, None] + sizes - shared)).numpy()
+    kept, gone = [], np.zeros(len(boxes), dtype=bool)
+    for box in scores.argsort(descending=True).tolist():
+        if not gone[box]:
+            kept.append(box)
+            gone |= overlaps[box]
+    return torch.tensor(kept, dtype=torch.int64)
 
 
 def image(size: int = 64) -> torch.Tensor:

@@ -72,16 +72,19 @@ OTHERS = (
 # Fronts, the search and an allocation
 
 
-def draw_front(fronts: Mapping[str, Front], path: str | Path, title: str | None = None) -> None:
+def draw_front(
+    fronts: Mapping[str, Front], path: str | Path, title: str | None = None, areas: bool = True
+) -> None:
     """Draw error against cost: for each budget, the error of the child that `pick` would choose.
 
     It is the error of the test set if all fronts know it, else of validation, else the loss.
+    areas: Whether the legend of several fronts has their areas.
     """
     _check_fronts(fronts)
     figure = new_figure(8)
     axes = figure.add_subplot()
     _dress_for(axes, next(iter(fronts.values())), shared_measure(fronts.values()))
-    draw_fronts(axes, fronts)
+    draw_fronts(axes, fronts, areas)
     if title is not None or len(fronts) == 1:
         put_title(axes, next(iter(fronts)) if title is None else title)
     save(figure, path)
@@ -414,13 +417,16 @@ def dress_axes(
     span: tuple[float, float],
     metric: MetricName = IN_PERCENT,
 ) -> None:
-    from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
     percent = measure in ERRORS and metric.unit
     axes.set_xlabel(cost_info(cost).axis_label, color=GREY, parse_math=False)
     axes.set_ylabel(metric.words(measure), color=GREY, parse_math=False)
     if is_wide(span):
         axes.set_xscale("log")
+        # Powers of ten alone would be one or two labels.
+        few = max(span) < 1000 * min(span)
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if few else (1,)))
         axes.xaxis.set_minor_locator(NullLocator())
     else:
         axes.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 2.5, 5, 10]))

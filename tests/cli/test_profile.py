@@ -54,6 +54,19 @@ def test_depth_and_resolution(joslim: Run) -> None:
     assert "its output differs in size from its input" in " ".join(table.split())
 
 
+def test_heads(joslim: Run) -> None:
+    profile = facts(joslim("profile", "tiny_llama", "--depth", "--json"))
+    heads = [knob for knob in profile["knobs"] if knob["kind"] == "heads"]
+    assert [knob["name"] for knob in heads] == [f"blocks.{n}.attention.q" for n in range(4)]
+    for knob in heads:  # four query heads of 32 channels, two for each key head
+        assert [n // step for n, step in zip(knob["channels"], knob["step"])] == [2] * len(
+            knob["step"]
+        )
+    table = " ".join(joslim("profile", "tiny_llama", "--depth").stdout.split())
+    assert "10 knobs: 5 of channels, 4 of heads, 1 of blocks" in table
+    assert table.count("│ 2 heads │ 1 │") == 4
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [

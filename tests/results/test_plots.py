@@ -30,6 +30,7 @@ from joslim.results.plots import (
     draw_fronts,
     draw_panels,
     draw_run,
+    dress_axes,
     label_of,
     looks_of,
     new_figure,
@@ -215,6 +216,14 @@ def test_the_same_front_gives_the_same_png(tmp_path: Path) -> None:
 )
 def test_ticks(cost: str, value: float, text: str) -> None:
     assert short_size(cost, value) == text
+
+
+def test_a_logarithmic_axis_has_several_labels() -> None:
+    axes = new_figure(8).add_subplot()
+    dress_axes(axes, "params", "test_error", (31_072, 803_968))
+    axes.plot((31_072, 803_968), (1, 2))
+    shown = [tick for tick in axes.get_xticks() if 31_072 <= tick <= 803_968]
+    assert shown == [50e3, 100e3, 200e3, 500e3]
 
 
 def test_what_cannot_be_drawn(tmp_path: Path) -> None:

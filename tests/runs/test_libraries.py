@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 
 import joslim
 from joslim import UserError, errors
-from joslim.runs.libraries import LIBRARIES, library_of, make
+from joslim.runs.libraries import LIBRARIES, library_of, make, pretrained_weights
 from joslim.runs.networks import load_model, net_of
 
 
@@ -68,6 +69,44 @@ def test_torchvision(package: Any, tmp_path: Path) -> None:
         **SHORT,
     )
     assert run.fresh == ["classifier.1.weight", "classifier.1.bias"]
+
+
+def test_pretrained_weights_of_torchvision_from_its_cache(
+    package: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    models = package("torchvision").models
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    url = models.get_model_weights("squeezenet1_1").DEFAULT.url
+    file = tmp_path / "hub" / "checkpoints" / url.rpartition("/")[2]
+    file.parent.mkdir(parents=True)
+    kept = make("torchvision:squeezenet1_1").state_dict()
+    torch.save(kept, file)
+    check_pretrained("torchvision:squeezenet1_1", kept, "classifier.1", tmp_path)
+
+
+def test_pretrained_weights_of_timm_from_its_cache(
+    package: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    package("timm")
+    model = make("timm:test_resnet")
+    kept, repository = model.state_dict(), model.pretrained_cfg["hf_hub_id"]
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    cache = tmp_path / f"models--{repository.replace('/', '--')}"
+    (cache / "refs").mkdir(parents=True)
+    (cache / "refs" / "main").write_text("0" * 40)
+    snapshot = cache / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    save_file(kept, snapshot / "model.safetensors")
+    check_pretrained("timm:test_resnet", kept, "fc", tmp_path)
+
+
+def check_pretrained(model: str, kept: dict[str, Any], head: str, folder: Path) -> None:
+    """A run starts from the weights, but for the last layer, which has other classes."""
+    loaded = pretrained_weights(model)
+    assert all(torch.equal(loaded[name], kept[name]) for name in kept)
+    run = joslim.train(model, "digits", size=32, init="pretrained", out=folder / "a", **SHORT)
+    assert run.fresh == [f"{head}.weight", f"{head}.bias"]
 
 
 def test_transformers(package: Any, tmp_path: Path) -> None:
