@@ -24,6 +24,7 @@ from joslim.runs.recipes import RECIPES, settings_of
 from joslim.training.settings import (
     SEARCH_OPTIONS,
     SEARCHING,
+    SHORT_EPOCHS,
     WHERE_AND_HOW,
     Sandwich,
     Search,
@@ -370,6 +371,9 @@ class Resolved(Config):
     label_smoothing: float
     draw: int
     full_first: float
+    full_weight: float
+    draw_full: bool
+    label_share: float
     every: int
     rescore: int
     score_images: int
@@ -383,6 +387,8 @@ class Resolved(Config):
 
 
 FIELDS = {item.name: item for item in fields(Config)}
+# If one of these is given, a short fine-tuning searches for the size of each layer too.
+OF_THE_SEARCH = (*(item.name for item in fields(Search)), "random_share", "depth", "resolutions")
 DEFAULTS = {item.name: item.default for item in fields(Config) if item.default is not MISSING}
 # The title of the group of each setting, for the help of the command line.
 GROUPS: tuple[type[Any], ...] = Config.__bases__
@@ -408,8 +414,19 @@ def config_of(values: Mapping[str, Any], trained: bool = False) -> Config:
     if trained or given.get("init") is not None:
         # A trained network is not trained alone first, and has another rate than the recipe's.
         sandwich.setdefault("full_first", 0.0)
+        searches = any(given.get(name) is not None for name in OF_THE_SEARCH)
+        if is_short(given) and given.get("cost", "macs") == "macs" and not searches:
+            given["method"] = "slim"
         given = {name: value for name, value in given.items() if name != "lr" or name in values}
     return Config(**{**given, **asdict(sandwich_of(preset, sandwich))})
+
+
+def is_short(given: Mapping[str, Any]) -> bool:
+    """Whether a training is known to be short before the data are: steps count as short."""
+    epochs = given.get("epochs")
+    return given.get("steps") is not None or (
+        isinstance(epochs, (int, float)) and epochs < SHORT_EPOCHS
+    )
 
 
 def read_config_file(path: str | Path) -> dict[str, Any]:

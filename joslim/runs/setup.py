@@ -473,7 +473,8 @@ def resolve(config: Config, data: Data, net: SlimmableNet, trained: bool = False
     name, method = find_method(config.method)
     preset = find_preset(config.preset)
     asked = Sandwich(**{item.name: values[item.name] for item in fields(Sandwich)})
-    sandwich = resolved_sandwich(asked, epochs=steps * batch / images)
+    epochs = steps * batch / images
+    sandwich = resolved_sandwich(asked, epochs, trained=trained and method.sandwich)
     values |= asdict(sandwich)
     alone = steps_alone(method, sandwich.full_first, steps)
     fill("every", default_every(steps - alone, config.samples))
@@ -540,12 +541,16 @@ def _changed_by_init(trainer: Trainer, usual_rate: float) -> str:
         changes.append(f"the learning rate is {FINE_TUNING_RATE:g} of the usual one")
     if trainer.slimming.method.sandwich and not config.full_first:
         changes.append("the full network does not train alone at first")
+    if config.draw_full:
+        changes.append("it is drawn like its children")
+    if config.draw_full and config.method == "slim":
+        changes.append("one multiplier for all layers (--method joslim has one for each)")
     return ", ".join(changes)
 
 
 def _children_in_words(config: Resolved, epochs: float) -> str:
     """Say which children are trained in a step, and whether the length of the training decided."""
-    words = f"{config.draw} of {config.samples + 1} in every step"
+    words = f"{config.draw} of {config.samples + 1 + config.draw_full} in every step"
     if config.full_first:
         words += f", after the full network alone for {config.full_first:.0%} of the steps"
     usual = resolved_sandwich(Sandwich(samples=config.samples), epochs)

@@ -20,9 +20,13 @@ from joslim.search import searcher as make_searcher
 from joslim.search.history import ALL
 from joslim.search.initial_design import start_size
 from joslim.space import CHANNELS, Widths, WidthSpace
+from joslim.training.settings import ResolvedSandwich
 
 # Slim is judged at this many widths, spread evenly over the cost axis (appendix of the paper).
 SLIM_CHILDREN = 40
+# In a short fine-tuning, where judging so many would take as long as training, at fewer widths,
+# spread evenly over the logarithm of the cost.
+FEW_CHILDREN = 20
 # AutoSlim trains for this share of the steps before it removes channels (the paper: 10 to 20%).
 AUTOSLIM_EARLY = 0.15
 # Multipliers at which the ray of equally slim children is priced: finer than any channel count.
@@ -46,6 +50,7 @@ class Training(Protocol):
     # The child that method single trains.
     alone: Widths | None
     preset: Preset
+    sandwich: ResolvedSandwich
 
     def propose(self, count: int) -> list[Widths]: ...
     def score_in_round(self, children: Sequence[Widths]) -> list[float]: ...
@@ -140,7 +145,11 @@ def visit_equally_slim_widths(training: Training) -> None:
     # Each child once: a function of the user's may take long.
     counts = list(dict.fromkeys(map(tuple, space.counts(ray).tolist())))
     costs = training.cost.of_counts(np.array(counts)).astype(np.float64)
-    for target in np.linspace(costs[0], costs[-1], SLIM_CHILDREN):
+    ends = costs[0], costs[-1]
+    targets = np.linspace(*ends, SLIM_CHILDREN)
+    if training.sandwich.draw_full and costs[0] > 0:
+        targets = np.geomspace(*ends, FEW_CHILDREN)
+    for target in targets:
         nearest = counts[np.abs(costs - target).argmin()]
         training.history.visit(space.of_counts(nearest), training.steps)
 

@@ -59,6 +59,31 @@ def test_the_length_decides_what_is_not_given(
 
 
 @pytest.mark.parametrize(
+    ("given", "epochs", "drawn", "labels", "weight"),
+    [
+        ({}, 8, True, 1.0, 1.0),
+        ({"teacher": "fixed"}, 8, True, 0.0, 1.0),
+        ({"teacher": "next"}, 8, False, 0.0, 3.0),
+        ({"label_share": 0.5}, 8, False, 0.5, 3.0),
+        ({"draw_full": False}, 8, False, 0.0, 3.0),
+        ({}, SHORT_EPOCHS, False, 0.0, 3.0),
+    ],
+)
+def test_a_short_fine_tuning_draws_the_full_network_too(
+    given: dict[str, Any], epochs: float, drawn: bool, labels: float, weight: float
+) -> None:
+    found = resolved_sandwich(Sandwich(**given), epochs, trained=True)
+    assert (found.draw_full, found.label_share, found.full_weight) == (drawn, labels, weight)
+    assert not resolved_sandwich(Sandwich(**{**given, "draw_full": None}), epochs).draw_full
+
+
+def test_a_full_network_that_teaches_cannot_be_drawn() -> None:
+    for given in ({"label_share": 0.5}, {"teacher": "next"}):
+        with pytest.raises(UserError, match=r"^draw_full: .* type --label-share 1 or --teacher"):
+            Sandwich(draw_full=True, **given)
+
+
+@pytest.mark.parametrize(
     ("name", "value"),
     [
         ("samples", 65),
