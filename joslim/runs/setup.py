@@ -543,14 +543,14 @@ def _changed_by_init(trainer: Trainer, usual_rate: float) -> str:
         changes.append("the full network does not train alone at first")
     if config.draw_full:
         changes.append("it is drawn like its children")
-    if config.draw_full and config.method == "slim":
+    if config.method == "slim":
         changes.append("one multiplier for all layers (--method joslim has one for each)")
     return ", ".join(changes)
 
 
 def _children_in_words(config: Resolved, epochs: float) -> str:
     """Say which children are trained in a step, and whether the length of the training decided."""
-    words = f"{config.draw} of {config.samples + 1 + config.draw_full} in every step"
+    words = f"{config.draw} of {config.samples + 1} in every step"
     if config.full_first:
         words += f", after the full network alone for {config.full_first:.0%} of the steps"
     usual = resolved_sandwich(Sandwich(samples=config.samples), epochs)

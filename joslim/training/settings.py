@@ -133,9 +133,9 @@ class Sandwich(Settings):
     )
     draw_full: bool | None = setting(
         None,
-        "Whether the full network is drawn like its children, instead of being trained in every "
-        "step. By default yes in trainings of fewer than "
-        f"{SHORT_EPOCHS} epochs from trained weights (--init).",
+        "Whether the full network is drawn like its children, in turn with the smallest, instead "
+        f"of being trained in every step. By default yes in trainings of fewer than {SHORT_EPOCHS} "
+        "epochs from trained weights (--init).",
     )
     distill: str = setting(
         "soft",

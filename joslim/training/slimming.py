@@ -291,9 +291,8 @@ class Slimming(ChildSearch):
             return self._learning(criterion, student, teacher)
 
         taught = self.method.sandwich and self.sandwich.label_share < 1
-        # (M + 1) / draw keeps the gradient unbiased, (M + 2) / draw if the full network is drawn.
-        drawn = self.sandwich.draw_full and bool(self._chosen)
-        weight = max(1.0, (len(self._chosen) + 1 + drawn) / self.sandwich.draw)
+        # (M + 1) / draw keeps the gradient unbiased.
+        weight = max(1.0, (len(self._chosen) + 1) / self.sandwich.draw)
         full_weight = self.sandwich.full_weight if self.method.sandwich else 1.0
         self.losses = backward(
             self.model,
@@ -305,7 +304,7 @@ class Slimming(ChildSearch):
             distill,
             differentiate,
             self.sandwich.label_share,
-            full_weight=full_weight * (weight if drawn else 1.0),
+            full_weight=full_weight * (weight if self.sandwich.draw_full else 1.0),
             other_weight=weight,
             teacher=self.teacher,
             in_turn=self.sandwich.teacher == "next",
@@ -365,11 +364,12 @@ class Slimming(ChildSearch):
     def _sandwich(self) -> list[Widths]:
         """Return the full network, which teaches, and the other widths that are trained now.
 
-        With `draw_full` the full network does not teach: it is one of those that are drawn.
+        With `draw_full` the full network does not teach: it and the smallest take turns, at
+        random, as one of those that are drawn.
         """
         others = [*self._mixed(self._chosen), self.space.smallest]
-        if self.sandwich.draw_full:
-            others.append(self.space.full)
+        if self.sandwich.draw_full and self.rng.random() < 0.5:
+            others[-1] = self.space.full
         if self.sandwich.draw < len(others):
             places = self.rng.choice(len(others), size=self.sandwich.draw, replace=False)
             others = [others[place] for place in sorted(places)]

@@ -220,15 +220,16 @@ def test_the_full_network_is_drawn_like_its_children(digits: Data, given: dict[s
         losses.append(slimming.full_loss)
     assert all(len(widths) == 1 for widths in trained)
     drawn = [widths == [slimming.space.full] for widths in trained]
-    assert 0.1 < sum(drawn) / len(drawn) < 0.45  # one of four
+    assert 0.05 < sum(drawn) / len(drawn) < 0.3  # half of one in three
     assert [loss is not None for loss in losses] == drawn
 
 
 def test_gradients_with_a_full_network_that_is_drawn(digits: Data) -> None:
-    """The only child of a step counts for all four; it learns from the labels."""
+    """The only child of a step counts for all three; it learns from the labels."""
     slimming = slimming_of(digits, draw=1, draw_full=True, label_share=1.0, full_weight=2.0)
     x, y = next(digits.batches(0, 32))
-    weights = {slimming.space.full: 8.0}
+    slimming.net.drop.p = 0.0
+    weights = {slimming.space.full: 6.0}
     for _ in range(12):
         before = copy.deepcopy(slimming.net)
         slimming.net.zero_grad()
@@ -237,7 +238,7 @@ def test_gradients_with_a_full_network_that_is_drawn(digits: Data) -> None:
         with before.at(child):
             loss = F.cross_entropy(before(x), y)
             before.zero_grad()
-            (weights.get(child, 4.0) * loss).backward()
+            (weights.get(child, 3.0) * loss).backward()
         for mine, theirs in zip(slimming.net.parameters(), before.parameters()):
             if theirs.grad is not None:
                 torch.testing.assert_close(mine.grad, theirs.grad)
