@@ -20,7 +20,6 @@ from joslim.search import searcher as make_searcher
 from joslim.search.history import ALL
 from joslim.search.initial_design import start_size
 from joslim.space import CHANNELS, Widths, WidthSpace
-from joslim.training.settings import ResolvedSandwich
 
 # Slim is judged at this many widths, spread evenly over the cost axis (appendix of the paper).
 SLIM_CHILDREN = 40
@@ -50,7 +49,8 @@ class Training(Protocol):
     # The child that method single trains.
     alone: Widths | None
     preset: Preset
-    sandwich: ResolvedSandwich
+    # Whether the full network is drawn like its children, as in short fine-tunings.
+    draw_full: bool
 
     def propose(self, count: int) -> list[Widths]: ...
     def score_in_round(self, children: Sequence[Widths]) -> list[float]: ...
@@ -97,7 +97,7 @@ def equally_slim_widths(training: Training) -> list[Widths]:
     """
     low = float(training.space.low.min())
     drawn = training.rng.uniform(low, 1.0, size=training.samples)
-    if training.sandwich.draw_full:
+    if training.draw_full:
         drawn = low ** training.rng.random(size=training.samples)
     return [training.space.uniform(multiplier) for multiplier in drawn]
 
@@ -152,7 +152,7 @@ def visit_equally_slim_widths(training: Training) -> None:
     costs = training.cost.of_counts(np.array(counts)).astype(np.float64)
     ends = costs[0], costs[-1]
     targets = np.linspace(*ends, SLIM_CHILDREN)
-    if training.sandwich.draw_full and costs[0] > 0:
+    if training.draw_full and costs[0] > 0:
         targets = np.geomspace(*ends, FEW_CHILDREN)
     for target in targets:
         nearest = counts[np.abs(costs - target).argmin()]

@@ -167,6 +167,7 @@ class Slimming(ChildSearch):
         }
         asked = {name: value for name, value in given.items() if value is not None}
         self.sandwich = resolved_sandwich(sandwich_of(preset, asked))
+        self.draw_full = self.sandwich.draw_full
         if widths is not None and self.method.sandwich:
             raise UserError(f"widths: only method single trains given widths, not {self.name!r}")
         self.alone = widths
@@ -304,12 +305,12 @@ class Slimming(ChildSearch):
             distill,
             differentiate,
             self.sandwich.label_share,
-            full_weight=full_weight * (weight if self.sandwich.draw_full else 1.0),
+            full_weight=full_weight * (weight if self.draw_full else 1.0),
             other_weight=weight,
             teacher=self.teacher,
             in_turn=self.sandwich.teacher == "next",
             full_distill=self.sandwich.full_distill if self.teacher else 0.0,
-            full=self.space.full if self.sandwich.draw_full else None,
+            full=self.space.full if self.draw_full else None,
         )
         self.passes += len(self.widths)
         self._version = self._version_of_weights()
@@ -368,7 +369,7 @@ class Slimming(ChildSearch):
         random, as one of those that are drawn.
         """
         others = [*self._mixed(self._chosen), self.space.smallest]
-        if self.sandwich.draw_full and self.rng.random() < 0.5:
+        if self.draw_full and self.rng.random() < 0.5:
             others[-1] = self.space.full
         if self.sandwich.draw < len(others):
             places = self.rng.choice(len(others), size=self.sandwich.draw, replace=False)
@@ -376,7 +377,7 @@ class Slimming(ChildSearch):
         if self.sandwich.teacher == "next":
             others.sort(key=self.cost, reverse=True)
         # Once each: a full network that learns from itself would only cost time.
-        return [*dict.fromkeys(others if self.sandwich.draw_full else [self.space.full, *others])]
+        return [*dict.fromkeys(others if self.draw_full else [self.space.full, *others])]
 
     def _mixed(self, chosen: list[Widths]) -> list[Widths]:
         """Replace a share of the children that the search chose by random ones of all costs.
