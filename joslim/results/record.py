@@ -425,11 +425,12 @@ def validation_of(metrics: Sequence[Line]) -> Validation | None:
 
 
 def _sampled(line: Line) -> list[float | None]:
-    """Return the losses without the first one, of the full network, and that of the smallest."""
+    """Return the losses without those of the full network and the smallest."""
     losses = line.get("losses")
-    others = losses[1:] if isinstance(losses, list) else []
-    if (smallest := line.get("smallest_loss")) in others:
-        others.remove(smallest)
+    others = [*losses] if isinstance(losses, list) else []
+    for known in (line.get("loss"), line.get("smallest_loss")):
+        if known in others:
+            others.remove(known)
     return [finite_number({"loss": loss}, "loss") for loss in others]
 
 

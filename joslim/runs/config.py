@@ -10,6 +10,7 @@ computed. None leaves a value to the recipe, the preset, the data or the network
 from __future__ import annotations
 
 import json
+import math
 import re
 import tomllib
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ from joslim.runs.recipes import RECIPES, settings_of
 from joslim.training.settings import (
     SEARCH_OPTIONS,
     SEARCHING,
+    SHORT_FINE_TUNING,
     WHERE_AND_HOW,
     Sandwich,
     Search,
@@ -371,6 +373,9 @@ class Resolved(Config):
     label_smoothing: float
     draw: int
     full_first: float
+    full_weight: float
+    draw_full: bool
+    label_share: float
     every: int
     rescore: int
     score_images: int
@@ -384,6 +389,8 @@ class Resolved(Config):
 
 
 FIELDS = {item.name: item for item in fields(Config)}
+# If one of these is given, a short fine-tuning searches for the size of each layer too.
+OF_THE_SEARCH = (*(item.name for item in fields(Search)), "random_share", "depth", "resolutions")
 DEFAULTS = {item.name: item.default for item in fields(Config) if item.default is not MISSING}
 # The title of the group of each setting, for the help of the command line.
 GROUPS: tuple[type[Any], ...] = Config.__bases__
@@ -409,6 +416,12 @@ def config_of(values: Mapping[str, Any], trained: bool = False) -> Config:
     if trained or given.get("init") is not None:
         # A trained network is not trained alone first, and has another rate than the recipe's.
         sandwich.setdefault("full_first", 0.0)
+        searches = any(given.get(name) is not None for name in OF_THE_SEARCH)
+        # How many epochs a number of steps is, is not known yet.
+        epochs = math.inf if given.get("steps") is not None else given.get("epochs") or math.inf
+        is_short = isinstance(epochs, (int, float)) and epochs < SHORT_FINE_TUNING
+        if is_short and given.get("cost", "macs") == "macs" and not searches:
+            given["method"] = "slim"
         given = {name: value for name, value in given.items() if name != "lr" or name in values}
     return Config(**{**given, **asdict(sandwich_of(preset, sandwich))})
 

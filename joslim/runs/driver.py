@@ -159,6 +159,8 @@ def _named_and_objects(options: Mapping[str, Any], **named: Any) -> tuple[Config
     for key in ("model", "data", "task"):
         if (value := objects.get(key)) is not None:
             texts[key] = f"<{getattr(value, '__name__', type(value).__name__)}>"
+    if objects.get("cost") is not None:  # a cost of one's own asks for a search, as its name would
+        options = {"method": "joslim", **options}
     return config_of({**texts, **options}, trained=objects.get("init") is not None), objects
 
 
@@ -254,7 +256,8 @@ def train_steps(trainer: Trainer, writer: RunWriter, watch: Watcher, stop: Stop)
             writer.log_visits()
             raise
         losses = slimming.finite.losses  # on a GPU those of the last log step or round
-        first, *others = losses.values() or (None,)
+        first = slimming.full_loss
+        others = [loss for child, loss in losses.items() if child != slimming.space.full]
         watch(
             Progress(
                 "train",

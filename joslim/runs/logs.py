@@ -107,7 +107,7 @@ class MetricsLog:
         losses = slimming.finite.losses
         line = {
             "step": slimming.steps,
-            "loss": next(iter(losses.values())),
+            "loss": slimming.full_loss,
             "smallest_loss": losses.get(slimming.space.smallest),
             "losses": [*losses.values()],
             "costs": [finite(slimming.cost(child)) for child in slimming.widths],

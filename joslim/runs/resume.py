@@ -49,7 +49,7 @@ def set_up_again(
     if until is not None:
         config = replace(config, steps=until, epochs=None)
     # These defaults depend on the number of steps, and on the weights that the run began with.
-    for name in ("every", "lr"):
+    for name in ("every", "lr", "draw_full", "label_share", "full_weight"):
         if getattr(config, name) is None:
             config = replace(config, **{name: json_value(stored, name, CONFIG)})
     if config.amp == "auto":  # it was measured when the run began

@@ -219,7 +219,8 @@ def resolve(config: Config, data: Data, net: SlimmableNet, trained: bool = False
     name, method = find_method(config.method)
     preset = find_preset(config.preset)
     asked = Sandwich(**{item.name: values[item.name] for item in fields(Sandwich)})
-    sandwich = resolved_sandwich(asked, epochs=steps * batch / images)
+    epochs = steps * batch / images
+    sandwich = resolved_sandwich(asked, epochs, trained=trained and method.sandwich)
     values |= asdict(sandwich)
     alone = steps_alone(method, sandwich.full_first, steps)
     fill("every", default_every(steps - alone, config.samples))

@@ -60,6 +60,10 @@ def _changed_by_init(trainer: Trainer, usual_rate: float) -> str:
         changes.append(f"the learning rate is {FINE_TUNING_RATE:g} of the usual one")
     if trainer.slimming.method.sandwich and not config.full_first:
         changes.append("the full network does not train alone at first")
+    if config.draw_full:
+        changes.append("it is drawn like its children")
+    if config.method == "slim":
+        changes.append("one multiplier for all layers (--method joslim has one for each)")
     return ", ".join(changes)
 
 

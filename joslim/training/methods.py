@@ -23,6 +23,9 @@ from joslim.space import CHANNELS, Widths, WidthSpace
 
 # Slim is judged at this many widths, spread evenly over the cost axis (appendix of the paper).
 SLIM_CHILDREN = 40
+# In a short fine-tuning, where judging so many would take as long as training, at fewer widths,
+# spread evenly over the logarithm of the cost.
+FEW_CHILDREN = 20
 # AutoSlim trains for this share of the steps before it removes channels (the paper: 10 to 20%).
 AUTOSLIM_EARLY = 0.15
 # Multipliers at which the ray of equally slim children is priced: finer than any channel count.
@@ -46,6 +49,8 @@ class Training(Protocol):
     # The child that method single trains.
     alone: Widths | None
     preset: Preset
+    # Whether the full network is drawn like its children, as in short fine-tunings.
+    draw_full: bool
 
     def propose(self, count: int) -> list[Widths]: ...
     def score_in_round(self, children: Sequence[Widths]) -> list[float]: ...
@@ -86,9 +91,14 @@ def visit_start_if_none(training: Training) -> None:
 
 
 def equally_slim_widths(training: Training) -> list[Widths]:
-    """Slim: one random multiplier for all layers."""
+    """Slim: one random multiplier for all layers.
+
+    In a short fine-tuning its logarithm is spread evenly: large children are as good as trained.
+    """
     low = float(training.space.low.min())
     drawn = training.rng.uniform(low, 1.0, size=training.samples)
+    if training.draw_full:
+        drawn = low ** training.rng.random(size=training.samples)
     return [training.space.uniform(multiplier) for multiplier in drawn]
 
 
@@ -140,7 +150,11 @@ def visit_equally_slim_widths(training: Training) -> None:
     # Each child once: a function of the user's may take long.
     counts = list(dict.fromkeys(map(tuple, space.counts(ray).tolist())))
     costs = training.cost.of_counts(np.array(counts)).astype(np.float64)
-    for target in np.linspace(costs[0], costs[-1], SLIM_CHILDREN):
+    ends = costs[0], costs[-1]
+    targets = np.linspace(*ends, SLIM_CHILDREN)
+    if training.draw_full and costs[0] > 0:
+        targets = np.geomspace(*ends, FEW_CHILDREN)
+    for target in targets:
         nearest = counts[np.abs(costs - target).argmin()]
         training.history.visit(space.of_counts(nearest), training.steps)
 

@@ -55,9 +55,13 @@ WHERE_AND_HOW = frozenset(
 # A training of fewer epochs has not the time to train all children in every step: the full network
 # learns alone at first, and then one child beside it in each step (docs/results.md).
 SHORT_EPOCHS = 50
+# Below so many epochs from trained weights, the full network is drawn like its children.
+SHORT_FINE_TUNING = 20
 SHORT = {"draw": 1, "full_first": 0.3}
 # As many as can be sampled, and the smallest: all children in every step, from the first on.
 LONG = {"draw": 65, "full_first": 0.0}
+# The teachers that are copies of the full network.
+COPIES = ("fixed", "ema")
 
 
 def setting(
@@ -116,8 +120,11 @@ class Sandwich(Settings):
         least=1,
         most=65,
     )
-    full_weight: float = setting(
-        3.0, "Weight of the gradient of the full network.", above=0, most=1000
+    full_weight: float | None = setting(
+        None,
+        "Weight of the gradient of the full network. By default 3; 1 with draw_full.",
+        above=0,
+        most=1000,
     )
     full_first: float | None = setting(
         None,
@@ -125,6 +132,12 @@ class Sandwich(Settings):
         f"default 0; 0.3 in trainings of fewer than {SHORT_EPOCHS} epochs.",
         least=0,
         most=1,
+    )
+    draw_full: bool | None = setting(
+        None,
+        "Whether the full network is drawn like its children, in turn with the smallest, instead "
+        "of being trained in every step. By default yes in trainings of fewer than "
+        f"{SHORT_FINE_TUNING} epochs from trained weights (--init).",
     )
     distill: str = setting(
         "soft",
@@ -145,8 +158,12 @@ class Sandwich(Settings):
         least=0,
         most=0.9,
     )
-    label_share: float = setting(
-        0.0, "Share of the loss of the children that is computed with the labels.", least=0, most=1
+    label_share: float | None = setting(
+        None,
+        "Share of the loss of the children that is computed with the labels. By default 0; 1 if "
+        "the full network is drawn like its children and so cannot teach them.",
+        least=0,
+        most=1,
     )
     random_share: float = setting(
         0.6,
@@ -158,11 +175,21 @@ class Sandwich(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.full_distill and self.teacher not in ("fixed", "ema"):
+        if self.full_distill and self.teacher not in COPIES:
             raise UserError(
                 f"full_distill: {self.full_distill:g} given, and the full network cannot learn "
                 f"from teacher {self.teacher!r}; type --teacher fixed or --teacher ema"
             )
+        if self.draw_full and not self._can_draw_full:
+            raise UserError(
+                "draw_full: the full network teaches its children in every step; type "
+                "--label-share 1 or --teacher fixed"
+            )
+
+    @property
+    def _can_draw_full(self) -> bool:
+        """Whether the children have no need of the full network in every step."""
+        return self.teacher in COPIES or (self.teacher == "full" and self.label_share in (None, 1))
 
 
 @dataclass(frozen=True)
@@ -245,6 +272,9 @@ class ResolvedSandwich(Sandwich):
 
     draw: int
     full_first: float
+    full_weight: float
+    draw_full: bool
+    label_share: float
 
 
 def sandwich_of(preset: str, given: Mapping[str, Any]) -> Sandwich:
@@ -254,16 +284,26 @@ def sandwich_of(preset: str, given: Mapping[str, Any]) -> Sandwich:
     return Sandwich(**{**find_preset(preset).changes, **given})
 
 
-def resolved_sandwich(settings: Sandwich, epochs: float = math.inf) -> ResolvedSandwich:
+def resolved_sandwich(
+    settings: Sandwich, epochs: float = math.inf, trained: bool = False
+) -> ResolvedSandwich:
     """Fill in what depends on the length of the training; it is long if it is not known.
 
-    At most all of the sampled children and the smallest can be drawn.
+    At most all of the sampled children and the smallest can be drawn. trained: Whether the network
+    starts from trained weights.
     """
-    values = asdict(settings)
+    values, is_short = asdict(settings), epochs < SHORT_EPOCHS
     for name, short in SHORT.items():
         if values[name] is None:
-            values[name] = short if epochs < SHORT_EPOCHS else LONG[name]
+            values[name] = short if is_short else LONG[name]
     values["draw"] = min(values["draw"], values["samples"] + 1)
+    if values["draw_full"] is None:
+        values["draw_full"] = trained and epochs < SHORT_FINE_TUNING and settings._can_draw_full
+    apart = values["draw_full"]
+    if values["label_share"] is None:
+        values["label_share"] = 1.0 if apart and settings.teacher == "full" else 0.0
+    if values["full_weight"] is None:
+        values["full_weight"] = 1.0 if apart else 3.0
     return ResolvedSandwich(**values)
 
 

@@ -41,6 +41,7 @@ from joslim.training.methods import method as find_method
 from joslim.training.methods import preset as find_preset
 from joslim.training.metrics import Faults, Metric, as_metric
 from joslim.training.settings import (
+    COPIES,
     SEARCH_FIELDS,
     checked,
     resolved_sandwich,
@@ -86,6 +87,8 @@ class Slimming(ChildSearch):
         draw: Number of these children and the smallest that are trained in each step. They are
             drawn anew at each step and weighted so that the gradient is unbiased. By default all
             of them; in a short training (under 50 epochs) draw=1 and full_first=0.3 are better.
+        draw_full: Whether the full network is drawn like its children, instead of being trained in
+            every step; then they learn from the labels, or from a teacher "fixed" or "ema".
         widths: The child that method "single" trains.
         distill: How children learn from the full network: "auto", by what fits the criterion and
             the labels of the first step; "soft", "kl" or "alpha" for scores of classes; or a
@@ -133,6 +136,7 @@ class Slimming(ChildSearch):
         every: int | None = None,
         samples: int | None = None,
         draw: int | None = None,
+        draw_full: bool | None = None,
         widths: Widths | None = None,
         distill: str | Distillation = "auto",
         teacher: str | None = None,
@@ -155,6 +159,7 @@ class Slimming(ChildSearch):
             "draw": draw,
             "teacher": teacher,
             "full_distill": full_distill,
+            "draw_full": draw_full,
             "label_share": label_share,
             "full_weight": full_weight,
             "full_first": full_first,
@@ -162,6 +167,7 @@ class Slimming(ChildSearch):
         }
         asked = {name: value for name, value in given.items() if value is not None}
         self.sandwich = resolved_sandwich(sandwich_of(preset, asked))
+        self.draw_full = self.sandwich.draw_full
         if widths is not None and self.method.sandwich:
             raise UserError(f"widths: only method single trains given widths, not {self.name!r}")
         self.alone = widths
@@ -174,7 +180,7 @@ class Slimming(ChildSearch):
         self.model = net
         # The copy of the network that teaches, if the network does not teach its children itself.
         kind = self.sandwich.teacher
-        copied = self.method.sandwich and kind in ("fixed", "ema")
+        copied = self.method.sandwich and kind in COPIES
         self.teacher = Teacher(self.net, kind) if copied else None
         self.samples = self.sandwich.samples
         # The first step at which other widths than the full one are trained.
@@ -263,7 +269,7 @@ class Slimming(ChildSearch):
                 such as `accelerator.backward`.
 
         Returns:
-            Loss of the full network.
+            Loss of the full network; of a child, if the full network was not drawn in this step.
         """
         self.criterion = criterion
         self._warn_if_not_advanced()
@@ -281,10 +287,14 @@ class Slimming(ChildSearch):
             return loss
 
         def distill(student: Any, teacher: Any) -> Tensor:
-            assert self._learning is not None
+            if self._learning is None:  # the full network is not trained in this step
+                self._learning = choose_learning(self.distill, criterion, teacher, y)
             return self._learning(criterion, student, teacher)
 
         taught = self.method.sandwich and self.sandwich.label_share < 1
+        # (M + 1) / draw keeps the gradient unbiased.
+        weight = max(1.0, (len(self._chosen) + 1) / self.sandwich.draw)
+        full_weight = self.sandwich.full_weight if self.method.sandwich else 1.0
         self.losses = backward(
             self.model,
             self.net,
@@ -295,12 +305,12 @@ class Slimming(ChildSearch):
             distill,
             differentiate,
             self.sandwich.label_share,
-            full_weight=self.sandwich.full_weight if self.method.sandwich else 1.0,
-            # (M + 1) / draw keeps the gradient unbiased.
-            other_weight=max(1.0, (len(self._chosen) + 1) / self.sandwich.draw),
+            full_weight=full_weight * (weight if self.draw_full else 1.0),
+            other_weight=weight,
             teacher=self.teacher,
             in_turn=self.sandwich.teacher == "next",
             full_distill=self.sandwich.full_distill if self.teacher else 0.0,
+            full=self.space.full if self.draw_full else None,
         )
         self.passes += len(self.widths)
         self._version = self._version_of_weights()
@@ -353,15 +363,21 @@ class Slimming(ChildSearch):
         self._drawn_at = self.steps
 
     def _sandwich(self) -> list[Widths]:
-        """Return the full network, which teaches, and the other widths that are trained now."""
+        """Return the full network, which teaches, and the other widths that are trained now.
+
+        With `draw_full` the full network does not teach: it and the smallest take turns, at
+        random, as one of those that are drawn.
+        """
         others = [*self._mixed(self._chosen), self.space.smallest]
+        if self.draw_full and self.rng.random() < 0.5:
+            others[-1] = self.space.full
         if self.sandwich.draw < len(others):
             places = self.rng.choice(len(others), size=self.sandwich.draw, replace=False)
             others = [others[place] for place in sorted(places)]
         if self.sandwich.teacher == "next":
             others.sort(key=self.cost, reverse=True)
         # Once each: a full network that learns from itself would only cost time.
-        return [*dict.fromkeys([self.space.full, *others])]
+        return [*dict.fromkeys(others if self.draw_full else [self.space.full, *others])]
 
     def _mixed(self, chosen: list[Widths]) -> list[Widths]:
         """Replace a share of the children that the search chose by random ones of all costs.
@@ -375,6 +391,14 @@ class Slimming(ChildSearch):
         replaced = self.rng.random(len(chosen)) < share
         others = iter(random_children(self.cost, int(replaced.sum()), self.rng))
         return [next(others) if instead else child for child, instead in zip(chosen, replaced)]
+
+    @property
+    def full_loss(self) -> float | None:
+        """The last loss of the full network that was read; None if it was not drawn then.
+
+        With method single, that of the child that is trained.
+        """
+        return self.finite.losses.get(self.alone or self.space.full)
 
     @property
     def round(self) -> int:

@@ -41,27 +41,30 @@ def backward(
     teacher: Callable[[Inputs], Any] | None = None,
     in_turn: bool = False,
     full_distill: float = 0.0,
+    full: Widths | None = None,
 ) -> Tensor:
     """Add the gradients of all widths and return their losses, [n], detached.
 
-    The first width learns from the labels, the others from its outputs (in-place distillation: Yu
-    and Huang 2019, Algorithm 1, lines 3 to 16), or from those of `teacher`, or each from the one
-    before it (`in_turn`). A share `label_share` of their loss is computed with the labels, and a
-    share `full_distill` of the loss of the first with the teacher. The gradient of the first is
-    multiplied by `full_weight`, that of each other by `other_weight`. `model` is called:
+    `full`, by default the first width, learns from the labels, the others from its outputs
+    (in-place distillation: Yu and Huang 2019, Algorithm 1, lines 3 to 16), or from those of
+    `teacher`, or each from the one before it (`in_turn`). A share `label_share` of their loss is
+    computed with the labels, and a share `full_distill` of the loss of `full` with the teacher. The
+    gradient of `full` is multiplied by `full_weight`, that of each other by `other_weight`. `full`
+    may be absent from `widths` if it does not teach. `model` is called:
     it is `net`, or a wrapper around it. A wrapper that reduces gradients over processes does so
     once, with the last width. `differentiate` computes the gradients of a loss.
     """
     reducer = model if isinstance(model, DistributedDataParallel) else None
     losses: list[Tensor] = []
-    taught: Any = teacher(inputs) if teacher and (full_distill or len(widths) > 1) else None
+    full = widths[0] if full is None else full
+    taught: Any = teacher(inputs) if teacher and (full_distill or [*widths] != [full]) else None
     for child in widths:
         # A wrapper that is in its own `no_sync` already, to accumulate gradients, stays in it.
         reducing = reducer.no_sync() if reducer and child is not widths[-1] else nullcontext()
         with reducing, net.at(child):
             outputs = call(model, inputs)
             # A term with weight 0 is not computed.
-            share = label_share if losses else 1 - full_distill
+            share = 1 - full_distill if child == full else label_share
             if share > 0:
                 loss = labelled = criterion(outputs, labels)
             if share < 1:
@@ -71,7 +74,7 @@ def backward(
             if teacher is None and (in_turn or not losses):
                 taught = detached(outputs)
             # Inside net.at: activation checkpointing runs parts of forward again.
-            differentiate((other_weight if losses else full_weight) * loss)
+            differentiate((full_weight if child == full else other_weight) * loss)
         losses.append(loss.detach())
     return torch.stack(losses)
 

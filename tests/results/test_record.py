@@ -293,6 +293,9 @@ def test_curves_are_means_of_some_lines() -> None:
 def test_curves_leave_out_what_is_not_there() -> None:
     alone = curves_of([{"step": 1, "loss": 1.0, "losses": [1.0]}, {"step": 2, "loss": "x"}])
     assert alone == {"step": [1, 2], "full": [1.0, None]}
+    child = curves_of([{"step": 1, "loss": None, "losses": [3.0]}, line(2)])
+    assert child["full"] == [None, 2.0]
+    assert child["sampled"] == [3.0, 6.0]
     assert curves_of([]) == {}
     front = {"step": 2, "phase": "front", "seconds": 1.0}
     assert curves_of([line(1), front])["step"] == [1]

@@ -223,6 +223,26 @@ def test_a_recipe_fills_what_is_open() -> None:
     assert not [name for name in RECIPES["cifar"] if getattr(config, name) is None]
 
 
+@pytest.mark.parametrize(
+    ("given", "method"),
+    [
+        ({"epochs": 8.0}, "slim"),
+        ({"epochs": 8.0, "cost": "macs"}, "slim"),
+        ({"steps": 100}, "joslim"),
+        ({"epochs": 20.0}, "joslim"),
+        ({}, "joslim"),
+        ({"epochs": 8.0, "cost": "memory"}, "joslim"),
+        ({"epochs": 8.0, "every": 20}, "joslim"),
+        ({"epochs": 8.0, "depth": True}, "joslim"),
+        ({"epochs": 8.0, "method": "bignas"}, "bignas"),
+    ],
+)
+def test_a_short_fine_tuning_has_one_multiplier(given: dict[str, Any], method: str) -> None:
+    assert config_of({"init": "w.safetensors", **given}).method == method
+    assert config_of(given, trained=True).method == method
+    assert config_of(given).method == given.get("method", "joslim")
+
+
 def test_a_recipe_does_not_add_epochs_to_steps() -> None:
     config = Config(steps=3).with_recipe("digits")
     assert (config.steps, config.epochs) == (3, None)

@@ -265,6 +265,16 @@ def test_slim_is_judged_at_forty_costs_spread_evenly(digits: Data) -> None:
     assert {visit.cost for visit in visits} == nearest
 
 
+def test_a_short_fine_tuning_is_judged_at_twenty_costs(digits: Data) -> None:
+    slimming = slimming_of(digits, "slim", make(digits, Convs), draw=1, draw_full=True)
+    slimming.method.finish(slimming)
+    visits = slimming.history.visits
+    costs = np.array(sorted(slimming.cost(child) for child in ray(slimming.space)))
+    wanted = np.geomspace(costs[0], costs[-1], 20)
+    nearest = {costs[np.abs(costs - target).argmin()] for target in wanted}
+    assert {visit.cost for visit in visits} == nearest
+
+
 def test_slim_asks_a_cost_function_once_for_each_child(digits: Data) -> None:
     asked: list[Widths] = []
 

@@ -16,7 +16,13 @@ from torch import nn
 import joslim
 from joslim.errors import UserError
 from joslim.runs.config import config_of
-from joslim.training.settings import SHORT_EPOCHS, Sandwich, resolved_sandwich, sandwich_of
+from joslim.training.settings import (
+    SHORT_EPOCHS,
+    SHORT_FINE_TUNING,
+    Sandwich,
+    resolved_sandwich,
+    sandwich_of,
+)
 
 HOUSE = Path(__file__).parents[2]
 
@@ -56,6 +62,31 @@ def test_the_length_decides_what_is_not_given(
 ) -> None:
     found = resolved_sandwich(Sandwich(**given), epochs)
     assert (found.draw, found.full_first) == (draw, full_first)
+
+
+@pytest.mark.parametrize(
+    ("given", "epochs", "drawn", "labels", "weight"),
+    [
+        ({}, 8, True, 1.0, 1.0),
+        ({"teacher": "fixed"}, 8, True, 0.0, 1.0),
+        ({"teacher": "next"}, 8, False, 0.0, 3.0),
+        ({"label_share": 0.5}, 8, False, 0.5, 3.0),
+        ({"draw_full": False}, 8, False, 0.0, 3.0),
+        ({}, SHORT_FINE_TUNING, False, 0.0, 3.0),
+    ],
+)
+def test_a_short_fine_tuning_draws_the_full_network_too(
+    given: dict[str, Any], epochs: float, drawn: bool, labels: float, weight: float
+) -> None:
+    found = resolved_sandwich(Sandwich(**given), epochs, trained=True)
+    assert (found.draw_full, found.label_share, found.full_weight) == (drawn, labels, weight)
+    assert not resolved_sandwich(Sandwich(**{**given, "draw_full": None}), epochs).draw_full
+
+
+def test_a_full_network_that_teaches_cannot_be_drawn() -> None:
+    for given in ({"label_share": 0.5}, {"teacher": "next"}):
+        with pytest.raises(UserError, match=r"^draw_full: .* type --label-share 1 or --teacher"):
+            Sandwich(draw_full=True, **given)
 
 
 @pytest.mark.parametrize(

@@ -211,6 +211,40 @@ def test_some_of_the_widths_are_drawn_at_each_step(digits: Data, method: str) ->
     assert len(slimming.front(images=128)) > 1
 
 
+@pytest.mark.parametrize("given", [{"label_share": 1.0}, {"teacher": "fixed"}])
+def test_the_full_network_is_drawn_like_its_children(digits: Data, given: dict[str, Any]) -> None:
+    slimming = slimming_of(digits, draw=1, draw_full=True, **given)
+    trained, losses = [], []
+    for _ in range(60):
+        trained += train(slimming, digits, 1)
+        losses.append(slimming.full_loss)
+    assert all(len(widths) == 1 for widths in trained)
+    drawn = [widths == [slimming.space.full] for widths in trained]
+    assert 0.05 < sum(drawn) / len(drawn) < 0.3  # half of one in three
+    assert [loss is not None for loss in losses] == drawn
+
+
+def test_gradients_with_a_full_network_that_is_drawn(digits: Data) -> None:
+    """The only child of a step counts for all three; it learns from the labels."""
+    slimming = slimming_of(digits, draw=1, draw_full=True, label_share=1.0, full_weight=2.0)
+    x, y = next(digits.batches(0, 32))
+    slimming.net.drop.p = 0.0
+    weights = {slimming.space.full: 6.0}
+    for _ in range(12):
+        before = copy.deepcopy(slimming.net)
+        slimming.net.zero_grad()
+        slimming.backward(x, y, F.cross_entropy)
+        (child,) = slimming.widths
+        with before.at(child):
+            loss = F.cross_entropy(before(x), y)
+            before.zero_grad()
+            (weights.get(child, 3.0) * loss).backward()
+        for mine, theirs in zip(slimming.net.parameters(), before.parameters()):
+            if theirs.grad is not None:
+                torch.testing.assert_close(mine.grad, theirs.grad)
+        slimming.advance()
+
+
 def test_the_full_network_first_and_then_one_other_beside_it(digits: Data) -> None:
     trained = train(slimming_of(digits, full_first=0.3, draw=1, random_share=0), digits, 20)
     assert [len(widths) for widths in trained] == [1] * 6 + [2] * 14
@@ -405,6 +439,7 @@ def through_torch(state: Any) -> Any:
 VARIANTS = {method: {"method": method} for method in METHODS}
 VARIANTS["mixed"] = {"method": "joslim", "random_share": 0.6, "label_share": 0.5}
 VARIANTS["drawn"] = {"method": "joslim", "draw": 1}
+VARIANTS["drawn with the full"] = {"method": "slim", "draw": 1, "draw_full": True}
 VARIANTS["full first"] = {"method": "joslim", "full_first": 0.4, "full_weight": 3.0}
 
 
