@@ -256,4 +256,4 @@ def test_a_run_finds_its_data_from_elsewhere(
     with pytest.raises(UserError, match=r"^data: 'folder:../moved' is not what the run was"):
         data_of(run, "folder:../moved")
     result = joslim("export", "../run", "--data", "folder:../moved", "-o", "x.onnx")
-    assert "data: it is for the images of --int8" in result.stderr
+    assert "data: it is for --int8 and --divisor" in result.stderr
