@@ -178,8 +178,9 @@ def test_names_that_are_too_long_are_bad_input(
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize("command", ["profile resnet8", "profile resnet8 --json", "--help"])
-def test_output_that_cannot_be_written(command: str, shell: Run) -> None:
+@pytest.mark.parametrize("command", ["front RUN", "front RUN --json", "--help"])
+def test_output_that_cannot_be_written(command: str, shell: Run, finished: package.Run) -> None:
+    command = command.replace("RUN", str(finished.path))
     script = f"exec {sys.executable} -m joslim {command} > /dev/full"
     result = shell("-c", f"import os; os.execl('/bin/sh', 'sh', '-c', {script!r})")
     assert result.returncode == 1
@@ -189,8 +190,8 @@ def test_output_that_cannot_be_written(command: str, shell: Run) -> None:
 
 
 @pytest.mark.parametrize(("pipe", "code"), [("| true", 0), (">&-", 0), ("2> /dev/full", 0)])
-def test_nobody_listens(pipe: str, code: int, shell: Run) -> None:
-    script = f"{sys.executable} -m joslim profile resnet8 --json {pipe}"
+def test_nobody_listens(pipe: str, code: int, shell: Run, finished: package.Run) -> None:
+    script = f"{sys.executable} -m joslim front {finished.path} --json {pipe}"
     result = shell("-c", f"import os; os.execl('/bin/sh', 'sh', '-c', {script!r})")
     assert (result.returncode, result.stderr) == (code, "")
 
