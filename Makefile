@@ -12,7 +12,7 @@ demo: .venv/installed
 	@echo "the network in a browser: $(BIN)/joslim demo-page runs/demo -o runs/demo-page"
 
 test: check
-	$(TEST) -n 2
+	$(TEST) -n 2 --dist loadfile
 
 check: .venv/installed
 	$(BIN)/ruff check .
