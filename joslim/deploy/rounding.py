@@ -25,9 +25,9 @@ from joslim.results.run_files import LATENCY as LATENCY_FILE
 from joslim.runs.run import Run
 from joslim.runs.setup import task_of
 from joslim.runs.trainer import EVALUATION_BATCH
-from joslim.slimmable import SlimmableNet, statistics_of
 from joslim.space import CHANNELS, Widths, WidthSpace
-from joslim.training.evaluate import errors, mean_loss, on_device
+from joslim.training.evaluate import errors
+from joslim.training.judging import loss_with_statistics
 from joslim.training.metrics import as_metric
 from joslim.training.tasks import TASKS
 from joslim.units import format_size, sufficient_size
@@ -295,13 +295,3 @@ def judged(
     for widths, loss, val, test in zip(new, losses, errors_on("val"), errors_on("test")):
         points[widths] = Point(widths, price(widths), loss, val, test)
     return {widths: points[widths] for widths in children}
-
-
-def loss_with_statistics(
-    net: SlimmableNet, widths: Widths, batches: Sequence[Any], criterion: Any
-) -> float:
-    """Give a child statistics of its own, and return its mean loss."""
-    with net.at(widths):
-        net.statistics[widths] = statistics_of(net, ((on_device(net, b)[0],) for b in batches))
-        net._switch(widths)
-        return mean_loss(net, batches, criterion)

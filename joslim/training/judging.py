@@ -152,6 +152,17 @@ def validation_errors(
     return found
 
 
+def loss_with_statistics(
+    net: SlimmableNet, widths: Widths, batches: Sequence[Any], criterion: Criterion
+) -> float:
+    """Put statistics of a child into `net.statistics`, and return its mean loss with them."""
+    with net.at(widths):
+        inputs = ((on_device(net, batch)[0],) for batch in batches)
+        net.statistics[widths] = statistics_of(net, inputs)
+        net._switch(widths)
+        return mean_loss(net, batches, criterion)
+
+
 def _measure(
     net: SlimmableNet,
     history: History,
@@ -168,11 +179,7 @@ def _measure(
     for done, child in enumerate(shared_out(finalists)):
         progress(done * world(), len(finalists))
         widths = history.visits[child].widths
-        with net.at(widths):
-            inputs = ((on_device(net, batch)[0],) for batch in batches)
-            net.statistics[widths] = statistics_of(net, inputs)
-            net._switch(widths)
-            loss = mean_loss(net, batches, criterion)
+        loss = loss_with_statistics(net, widths, batches, criterion)
         measured.append((widths.counts, loss, net.statistics[widths]))
     device = next(net.parameters()).device
     losses = []
