@@ -23,10 +23,9 @@ def summary(trainer: Trainer) -> list[str]:
         recipe += f" (for {data.sizes['train']:,} training images of {data.shape[-1]} pixels)"
     rate = f"learning rate {config.lr:g}"
     usual = rate_for(config.recipe, config.batch, config.optimizer)
-    if trainer.start is not None and config.lr == usual * FINE_TUNING_RATE:
-        rate += f" ({FINE_TUNING_RATE:g} of the usual one)"
-    elif config.lr != usual:
-        rate += " (given)"
+    if config.lr != usual:
+        # That of a fine-tuning has a line of its own.
+        rate += " (given)" if trainer.start is None or config.lr != usual * FINE_TUNING_RATE else ""
     elif config.batch != row["batch"] and config.optimizer == "sgd":
         rate += f" (it follows the batch: {row['lr']:g} for {row['batch']})"
     epochs = config.steps * config.batch / data.sizes["train"]
@@ -61,7 +60,7 @@ def _changed_by_init(trainer: Trainer, usual_rate: float) -> str:
     if trainer.slimming.method.sandwich and not config.full_first:
         changes.append("the full network does not train alone at first")
     if config.draw_full:
-        changes.append("it is drawn like its children")
+        changes.append("the full network is drawn like its children")
     if config.method == "slim":
         changes.append("one multiplier for all layers (--method joslim has one for each)")
     return ", ".join(changes)
