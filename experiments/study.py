@@ -19,7 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 import joslim
 from joslim.comparing import Entry
@@ -42,14 +44,19 @@ RESNET8: Row = {"model": "resnet8", "data": TWENTY, "size": 16, "recipe": "cifar
 ALL: Row = {"draw": 3, "full_first": 0.0}
 # The full network alone at first, then one other beside it.
 CHEAP: Row = {"draw": 1, "full_first": 0.3}
-# A network with blocks to leave out, and images that have something to lose.
-DEEPER: Row = {"model": "resnet20", "size": 24, "amp": "bf16", "every": 6, "timed": True}
-RESOLUTIONS: Row = {"resolutions": "12,16,20,24"}
-KNOBS: dict[str, Row] = {
-    "widths": {},
-    "resolution": RESOLUTIONS,
-    "depth": {"depth": True},
-    "both": {**RESOLUTIONS, "depth": True},
+# Networks with blocks to leave out, and images that have something to lose. The first is the row
+# with widths alone.
+DEEPER: Row = {"model": "resnet20", "size": 24, "amp": "bf16", "every": 8, "warmup": 0.1}
+PHOTOS = "ten classes of photographs"
+MOBILE: Row = {"model": "mobilenet_v2", "data": PHOTOS, "size": 48, "batch": 64, "divisor": 8}
+MOBILE |= {"every": 8, "warmup": 0.1, "lr": 0.02}
+TIMED: Row = {"front_images": 1024, "timed": True}
+# What children may differ in, and the epochs that take as long as 20 with widths alone.
+KNOBS: dict[str, tuple[tuple[str, ...], int]] = {
+    "widths": ((), 20),
+    "resolution": (("resolutions",), 24),
+    "depth": (("depth",), 23),
+    "both": (("resolutions", "depth"), 26),
 }
 LENGTHS = (8, 30, 100)
 SIZES = (1.0, 0.7, 0.5, 0.316)
@@ -98,8 +105,13 @@ ROWS: dict[str, Row] = {
     **{f"{name}-resnet20-30": row(name, 30, model="resnet20") for name in METHODS},
     # 7. Children that differ in more than their widths.
     **{
-        f"knobs-{name}": row("joslim", 10, **CHEAP, **DEEPER, **knobs)
-        for name, knobs in KNOBS.items()
+        f"knobs-{network}{name}": row("joslim", epochs, **CHEAP, **settings, **TIMED)
+        | {knob: value for knob, value in values.items() if knob in knobs}
+        for network, settings, values in (
+            ("", DEEPER, {"resolutions": "12,16,20,24", "depth": True}),
+            ("mobilenet-", MOBILE, {"resolutions": "24,32,40,48", "depth": True}),
+        )
+        for name, (knobs, epochs) in KNOBS.items()
     },
 }
 # Slim and bignas train without a look at the cost: the same weights are judged again.
@@ -158,8 +170,8 @@ def train(name: str, seed: int, out: Path) -> None:
     timed = settings.pop("timed", False)
     if "device_file" in settings:
         settings["device_file"] = str(RESULTS / settings["device_file"])
-    if settings["data"] == TWENTY:
-        settings["data"] = twenty_classes(settings.pop("size"))
+    if settings["data"] in CLASSES:
+        settings["data"] = CLASSES[settings["data"]](settings.pop("size"))
     elif settings["data"].startswith("folder:"):  # where the other data lie too
         place = Path(os.environ.get(ROOT_VARIABLE, ".")) / settings["data"].removeprefix("folder:")
         settings["data"] = f"folder:{place}"
@@ -191,6 +203,26 @@ def twenty_classes(size: int) -> joslim.Data:
         return [(pixels, label) for pixels, label in pairs if label < 20]
 
     return joslim.load_data((part("train"), part("test")), size=size, val=2000)
+
+
+def ten_classes_of_photographs(size: int) -> joslim.Data:
+    """The first ten classes of tinyimagenet50: 4,500 images to train, 500 to validate, 500 to
+    test.
+    """
+    folder = Path(os.environ.get(ROOT_VARIABLE, ".")) / "tinyimagenet50"
+
+    def part(split: str) -> list[tuple[NDArray[Any], int]]:
+        classes = sorted((folder / split).iterdir())[:10]
+        return [
+            (np.asarray(Image.open(file).convert("RGB")), label)
+            for label, images in enumerate(classes)
+            for file in sorted(images.rglob("*.jpg"))
+        ]
+
+    return joslim.load_data((part("train"), part("val")), size=size, val=500)
+
+
+CLASSES = {TWENTY: twenty_classes, PHOTOS: ten_classes_of_photographs}
 
 
 def keep(name: str, seed: int, out: Path) -> None:
