@@ -47,7 +47,7 @@ DOCS = HOUSE / "docs"
 TEMPLATE = Path(__file__).with_name("race_template.md")
 
 SHARES = (0.75, 0.5, 0.35, 0.25, 0.15)
-COMMON: dict[str, Any] = {"recipe": "cifar", "threads": 1}
+COMMON: dict[str, Any] = {"recipe": "cifar", "threads": 1, "warmup": 0.0}
 
 
 class Course(NamedTuple):

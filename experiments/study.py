@@ -165,8 +165,8 @@ def folder_of(name: str, seed: int, out: Path) -> Path:
 
 
 def train(name: str, seed: int, out: Path) -> None:
-    """Train a row, or continue its training."""
-    settings, folder = dict(ROWS[name]), folder_of(name, seed, out)
+    """Train a row, or continue its training; there is no warm-up in the rows that name none."""
+    settings, folder = {"warmup": 0.0, **ROWS[name]}, folder_of(name, seed, out)
     timed = settings.pop("timed", False)
     if "device_file" in settings:
         settings["device_file"] = str(RESULTS / settings["device_file"])

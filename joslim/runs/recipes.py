@@ -14,8 +14,9 @@ from typing import Any
 from joslim.errors import UserError
 from joslim.training.optimizers import OPTIMIZERS
 
-# From the appendix of the paper; `digits` is ours, for a demonstration of a few minutes. The rate
-# of a recipe is that of its batch, and follows another batch linearly (P. Goyal and others, 2017).
+# From the appendix of the paper, but for the warm-up; `digits` is ours, for a demonstration of
+# a few minutes. The rate of a recipe is that of its batch, and follows another batch linearly
+# (P. Goyal and others, 2017).
 RECIPES: dict[str, dict[str, Any]] = {
     "digits": {
         "epochs": 40.0,
@@ -24,7 +25,9 @@ RECIPES: dict[str, dict[str, Any]] = {
         "momentum": 0.9,
         "weight_decay": 5e-4,
         "schedule": "cosine",
-        "warmup": 0.0,
+        # The gradients of several widths add up to steps that ResNet20 cannot begin with: without
+        # a warm-up it hardly learns (docs/log.md).
+        "warmup": 0.1,
         "label_smoothing": 0.0,
     },
     "imagenet": {
@@ -47,7 +50,7 @@ RECIPES["small-data"] = {**RECIPES["large-data"], "epochs": 100.0, "batch": 32, 
 # MobileNetV3 is trained with smaller random crops.
 RECIPES["imagenet-mobilenet-v3"] = {**RECIPES["imagenet"], "crop_scale": 0.08}
 # Single networks are trained half as long on CIFAR, and ResNet18 for 100 epochs.
-RECIPES["cifar-single"] = {**RECIPES["cifar"], "epochs": 200.0}
+RECIPES["cifar-single"] = {**RECIPES["cifar"], "epochs": 200.0, "warmup": 0.0}
 RECIPES["imagenet-resnet18"] = {**RECIPES["imagenet"], "epochs": 100.0, "warmup": 0.05}
 
 # The share of these rates with which a training starts from trained weights (--init).
@@ -78,6 +81,7 @@ for _data, _models in (("cifar10", DEPTHS), ("cifar100", (*DEPTHS, *WIDER))):
             **OF_THE_PAPER,
             "model": _model,
             "data": _data,
+            "warmup": 0.0,
             "low": 0.316,
             "every": CIFAR_EVERY,
         }
