@@ -49,14 +49,15 @@ CHEAP: Row = {"draw": 1, "full_first": 0.3}
 DEEPER: Row = {"model": "resnet20", "size": 24, "amp": "bf16", "every": 8, "warmup": 0.1}
 PHOTOS = "ten classes of photographs"
 MOBILE: Row = {"model": "mobilenet_v2", "data": PHOTOS, "size": 48, "batch": 64, "divisor": 8}
-MOBILE |= {"every": 8, "warmup": 0.1, "lr": 0.02}
-TIMED: Row = {"front_images": 1024, "timed": True}
-# What children may differ in, and the epochs that take as long as 20 with widths alone.
-KNOBS: dict[str, tuple[tuple[str, ...], int]] = {
-    "widths": ((), 20),
-    "resolution": (("resolutions",), 24),
-    "depth": (("depth",), 23),
-    "both": (("resolutions", "depth"), 26),
+MOBILE |= {"every": 8, "warmup": 0.1, "lr": 0.02, "front_images": 512, "timed": True}
+DEEPER |= {"front_images": 1024, "timed": True}
+# What children may differ in, and the epochs of both networks that take as long as with widths
+# alone.
+KNOBS: dict[str, tuple[tuple[str, ...], tuple[int, int]]] = {
+    "widths": ((), (20, 10)),
+    "resolution": (("resolutions",), (24, 12)),
+    "depth": (("depth",), (23, 11)),
+    "both": (("resolutions", "depth"), (26, 13)),
 }
 LENGTHS = (8, 30, 100)
 SIZES = (1.0, 0.7, 0.5, 0.316)
@@ -105,11 +106,13 @@ ROWS: dict[str, Row] = {
     **{f"{name}-resnet20-30": row(name, 30, model="resnet20") for name in METHODS},
     # 7. Children that differ in more than their widths.
     **{
-        f"knobs-{network}{name}": row("joslim", epochs, **CHEAP, **settings, **TIMED)
+        f"knobs-{network}{name}": row("joslim", epochs[place], **CHEAP, **settings)
         | {knob: value for knob, value in values.items() if knob in knobs}
-        for network, settings, values in (
-            ("", DEEPER, {"resolutions": "12,16,20,24", "depth": True}),
-            ("mobilenet-", MOBILE, {"resolutions": "24,32,40,48", "depth": True}),
+        for place, (network, settings, values) in enumerate(
+            (
+                ("", DEEPER, {"resolutions": "12,16,20,24", "depth": True}),
+                ("mobilenet-", MOBILE, {"resolutions": "24,32,40,48", "depth": True}),
+            )
         )
         for name, (knobs, epochs) in KNOBS.items()
     },
