@@ -321,20 +321,31 @@ class WidthSpace:
             raise UserError(f"widths: {list(rows[wrong.argmax()])} is not a child of this network")
         return [Widths(self, tuple(row)) for row in matrix.tolist()]
 
-    def uniform(self, multiplier: float) -> Widths:
+    def uniform(self, multiplier: float, channels_only: bool = False) -> Widths:
         """Return the child with one multiplier for all knobs, each at or above its own lowest.
-
-        Channels, blocks and pixels are scaled together.
 
         Args:
             multiplier: A share of the channels, in (0, 1].
+            channels_only: Scale channels only, and keep all blocks and pixels. By default all of
+                them are scaled together.
 
         Raises:
             UserError: The multiplier is outside (0, 1].
         """
         if not 0 < float(_as_array(multiplier)) <= 1:
             raise UserError(f"multiplier: {multiplier} is outside (0, 1]")
-        return self.at(np.maximum(self.low, multiplier))
+        return self.at(self.ray([float(multiplier)], channels_only)[0])
+
+    def ray(self, multipliers: ArrayLike, channels_only: bool = False) -> NDArray[np.float64]:
+        """Return the multipliers of all knobs in the children of `uniform`, of shape [n, knobs].
+
+        Args:
+            multipliers: One for each child, of shape [n].
+            channels_only: As in `uniform`.
+        """
+        scaled = np.maximum(self.low, np.asarray(multipliers, dtype=np.float64)[:, None])
+        is_scaled = np.array([not channels_only or kind == CHANNELS for kind in self.kinds])
+        return np.where(is_scaled, scaled, 1.0)
 
     def random(self, rng: np.random.Generator) -> Widths:
         """Draw a child with independent multipliers, uniform between the lowest and 1.

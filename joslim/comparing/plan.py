@@ -55,6 +55,7 @@ LISTS = {"model": "models", "cost": "costs", "method": "methods", "seed": "seeds
 ONLY_FOR = {
     **dict.fromkeys(("searcher", *SEARCH_OPTIONS), SEARCHING),
     "random_share": ("joslim",),
+    "channels_only": ("slim",),
     "widths": ("single",),
 }
 

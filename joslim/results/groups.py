@@ -35,6 +35,7 @@ VARIED = {
     "seed",
     "widths",
     "random_share",
+    "channels_only",
     "score_images",
     *SEARCH_FIELDS,
 }

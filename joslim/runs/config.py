@@ -313,6 +313,10 @@ class Config(Machine, Evaluation, Sandwich, Search, Optimizer, Images, Network):
             raise UserError(
                 f"random_share: it is for method joslim, not {self.method!r}; leave it out"
             )
+        if self.channels_only and self.method != "slim":
+            raise UserError(
+                f"channels_only: it is for method slim, not {self.method!r}; leave it out"
+            )
         if self.method == "single" and self.teacher != DEFAULTS["teacher"]:
             raise UserError("teacher: method single has no children to teach; leave it out")
         sizes_of(self.resolutions)

@@ -51,6 +51,8 @@ class Training(Protocol):
     preset: Preset
     # Whether the full network is drawn like its children, as in short fine-tunings.
     draw_full: bool
+    # Whether the multiplier of Slim scales channels only, or blocks and pixels too.
+    channels_only: bool
 
     def propose(self, count: int) -> list[Widths]: ...
     def score_in_round(self, children: Sequence[Widths]) -> list[float]: ...
@@ -91,7 +93,7 @@ def visit_start_if_none(training: Training) -> None:
 
 
 def equally_slim_widths(training: Training) -> list[Widths]:
-    """Slim: one random multiplier for all layers.
+    """Slim: one random multiplier for all knobs, or for all layers.
 
     In a short fine-tuning its logarithm is spread evenly: large children are as good as trained.
     """
@@ -99,7 +101,7 @@ def equally_slim_widths(training: Training) -> list[Widths]:
     drawn = training.rng.uniform(low, 1.0, size=training.samples)
     if training.draw_full:
         drawn = low ** training.rng.random(size=training.samples)
-    return [training.space.uniform(multiplier) for multiplier in drawn]
+    return [training.space.uniform(share, training.channels_only) for share in drawn]
 
 
 def random_widths(training: Training) -> list[Widths]:
@@ -146,7 +148,7 @@ def finish_greedy_sequence(training: Training) -> None:
 def visit_equally_slim_widths(training: Training) -> None:
     """Slim: visit children of equal multipliers, at costs that are spread evenly."""
     space = training.space
-    ray = np.maximum(space.low, np.linspace(space.low.min(), 1.0, RAY)[:, None])
+    ray = space.ray(np.linspace(space.low.min(), 1.0, RAY), training.channels_only)
     # Each child once: a function of the user's may take long.
     counts = list(dict.fromkeys(map(tuple, space.counts(ray).tolist())))
     costs = training.cost.of_counts(np.array(counts)).astype(np.float64)

@@ -172,6 +172,11 @@ class Sandwich(Settings):
         least=0,
         most=1,
     )
+    channels_only: bool = setting(
+        False,
+        "Scale only the channels by the one multiplier, and keep all blocks and pixels (method "
+        "slim).",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

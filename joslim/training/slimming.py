@@ -104,6 +104,8 @@ class Slimming(ChildSearch):
         full_first: Share of the steps, at the beginning, in which only the full network is trained.
         random_share: Share of the children of the search that are replaced by random ones of
             all costs, drawn anew at each step.
+        channels_only: Whether the one multiplier of method "slim" scales channels only, and keeps
+            all blocks and pixels.
         preset: Name of a preset in `joslim.PRESETS`.
         searcher: A `Searcher`, or a name in `joslim.SEARCHERS`.
         search_options: Options of the searcher, such as beta or epsilon.
@@ -145,6 +147,7 @@ class Slimming(ChildSearch):
         full_weight: float | None = None,
         full_first: float | None = None,
         random_share: float | None = None,
+        channels_only: bool | None = None,
         preset: str = "default",
         searcher: str | Searcher | None = None,
         search_options: Mapping[str, Any] | None = None,
@@ -164,10 +167,12 @@ class Slimming(ChildSearch):
             "full_weight": full_weight,
             "full_first": full_first,
             "random_share": random_share,
+            "channels_only": channels_only,
         }
         asked = {name: value for name, value in given.items() if value is not None}
         self.sandwich = resolved_sandwich(sandwich_of(preset, asked))
         self.draw_full = self.sandwich.draw_full
+        self.channels_only = self.sandwich.channels_only
         if widths is not None and self.method.sandwich:
             raise UserError(f"widths: only method single trains given widths, not {self.name!r}")
         self.alone = widths
@@ -176,6 +181,8 @@ class Slimming(ChildSearch):
         self.distill = check_distill(distill)
         super().__init__(net, cost, chosen, scoring, seed)
         refuse_other_knobs(self.name, self.space)
+        # The smallest child that is trained.
+        self.smallest = self.space.uniform(float(self.space.low.min()), self.channels_only)
         # What is called to train: the network or a wrapper of it.
         self.model = net
         # The copy of the network that teaches, if the network does not teach its children itself.
@@ -368,7 +375,7 @@ class Slimming(ChildSearch):
         With `draw_full` the full network does not teach: it and the smallest take turns, at
         random, as one of those that are drawn.
         """
-        others = [*self._mixed(self._chosen), self.space.smallest]
+        others = [*self._mixed(self._chosen), self.smallest]
         if self.draw_full and self.rng.random() < 0.5:
             others[-1] = self.space.full
         if self.sandwich.draw < len(others):

@@ -227,6 +227,10 @@ def test_no_file(refused: Program) -> None:
             ["--random-share", "0.3", "--method", "slim"],
             "random_share: it is for method joslim, not 'slim'; leave it out",
         ),
+        (
+            ["--channels-only"],
+            "channels_only: it is for method slim, not 'joslim'; leave it out",
+        ),
         (["--recipe", "x"], "recipe: unknown name 'x'; allowed: digits,"),
         (["--amp", "fp8"], "amp: unknown name 'fp8'; allowed: auto, bf16, fp16"),
         (["--device", "toaster"], "device: 'toaster' cannot be used"),

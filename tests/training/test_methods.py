@@ -253,6 +253,27 @@ def test_slim_has_one_multiplier_for_all_layers(digits: Data) -> None:
     assert slimming.scoring_passes == 0
 
 
+def test_slim_scales_channels_only_if_asked(digits: Data) -> None:
+    def other_sizes(children: list[Widths]) -> set[tuple[int, ...]]:
+        kinds = [dim.kind for dim in children[0].space.dims]
+        sizes = (zip(child.counts, kinds) for child in children)
+        return {tuple(size for size, kind in counts if kind != "channels") for counts in sizes}
+
+    for channels_only in (False, True):
+        model = joslim.models.resnet20(num_classes=10)
+        net = joslim.slim(model, torch.zeros(2, 3, 8, 8), depth=True, resolutions=(4, 8))
+        slimming = slimming_of(digits, "slim", net, channels_only=channels_only)
+        rounds = [slimming.method.choose(slimming) for _ in range(12)]
+        slimming.method.finish(slimming)
+        found = [child for chosen in rounds for child in chosen]
+        found += [visit.widths for visit in slimming.history.visits]
+        smallest = slimming.smallest
+        full = other_sizes([net.space.full])
+        assert (other_sizes([*found, smallest]) == full) == channels_only
+        assert (smallest == net.space.smallest) == (not channels_only)
+        assert smallest.channels["conv1"] == net.space.smallest.channels["conv1"]
+
+
 def test_slim_is_judged_at_forty_costs_spread_evenly(digits: Data) -> None:
     slimming = slimming_of(digits, "slim", make(digits, Convs))
     slimming.method.finish(slimming)
