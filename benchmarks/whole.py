@@ -83,8 +83,7 @@ def parts_of(case: Case, turns: int, amp: bool) -> dict[str, float]:
 
         steps[name] = step
     times = [
-        {name: seconds_of_a_turn(step) for name, step in steps.items()}
-        for _ in range(turns + 1)
+        {name: seconds_of_a_turn(step) for name, step in steps.items()} for _ in range(turns + 1)
     ][1:]
     found = {
         name: sum(turn[name] for turn in times) / sum(turn["single"] for turn in times)
