@@ -54,10 +54,10 @@ DEEPER |= {"front_images": 1024, "timed": True}
 # What children may differ in, and the epochs of both networks that take as long as with widths
 # alone.
 KNOBS: dict[str, tuple[tuple[str, ...], tuple[int, int]]] = {
-    "widths": ((), (20, 10)),
-    "resolution": (("resolutions",), (24, 12)),
-    "depth": (("depth",), (23, 11)),
-    "both": (("resolutions", "depth"), (26, 13)),
+    "widths": ((), (20, 8)),
+    "resolution": (("resolutions",), (24, 10)),
+    "depth": (("depth",), (23, 9)),
+    "both": (("resolutions", "depth"), (26, 11)),
 }
 LENGTHS = (8, 30, 100)
 SIZES = (1.0, 0.7, 0.5, 0.316)
