@@ -153,10 +153,15 @@ LONG = {
         },
     ),
     "resnet20-30": Table("ResNet20, 30 epochs", {f"{name}-resnet20-30": name for name in METHODS}),
-    "knobs": Table("Widths, resolution, depth", {f"knobs-{name}": name for name in KNOBS}),
-    "knobs-latency": Table(
-        "Widths, resolution, depth: latency", {f"knobs-{name}": name for name in KNOBS}, "latency"
-    ),
+    **{
+        f"knobs{network}{'-latency' if cost else ''}": Table(
+            f"{title}: widths, resolution, depth{', latency' if cost else ''}",
+            {f"knobs{network}-{name}": name for name in KNOBS},
+            cost,
+        )
+        for network, title in (("", "ResNet20"), ("-mobilenet", "MobileNetV2"))
+        for cost in (None, "latency")
+    },
 }
 TABLES = {
     **LONG,
