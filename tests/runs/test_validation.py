@@ -16,7 +16,7 @@ from joslim.runs.trainer import Trainer
 Options = dict[str, Any]
 OPTIONS: Options = {
     **{"steps": 12, "every": 3, "batch": 16, "front_images": 64, "samples": 1, "threads": 1},
-    **{"lr": 0.5, "schedule": "constant", "save_every": 1, "val_every": 5},
+    **{"lr": 0.5, "schedule": "constant", "warmup": 0.0, "save_every": 1, "val_every": 5},
 }
 
 
