@@ -30,8 +30,6 @@ from joslim.front import Front, Point
 from joslim.results.run_files import last_metrics
 from joslim.space import WidthSpace
 
-# Measured times of a run's children.
-LATENCY = "latency.json"
 HOUSE = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 
@@ -44,13 +42,22 @@ RESNET8: Row = {"model": "resnet8", "data": TWENTY, "size": 16, "recipe": "cifar
 ALL: Row = {"draw": 3, "full_first": 0.0}
 # The full network alone at first, then one other beside it.
 CHEAP: Row = {"draw": 1, "full_first": 0.3}
+# How many children a step trains besides the full network, by the name in the rows.
+IN_A_STEP: dict[str, Row] = {
+    "all": ALL,
+    "two": {"draw": 2, "full_first": 0.0},
+    "one": CHEAP,
+    "one-never-alone": {"draw": 1, "full_first": 0.0},
+    "all-weight-1": {**ALL, "full_weight": 1.0},
+}
 # Networks with blocks to leave out, and images that have something to lose. The first is the row
 # with widths alone.
 DEEPER: Row = {"model": "resnet20", "size": 24, "amp": "bf16", "every": 8, "warmup": 0.1}
 PHOTOS = "ten classes of photographs"
 MOBILE: Row = {"model": "mobilenet_v2", "data": PHOTOS, "size": 48, "batch": 64, "divisor": 8}
-MOBILE |= {"every": 8, "warmup": 0.1, "lr": 0.02, "front_images": 512, "timed": True}
-DEEPER |= {"front_images": 1024, "timed": True}
+MOBILE |= {"every": 8, "warmup": 0.1, "lr": 0.02, "front_images": 512}
+MOBILE |= {"channels_last": True}  # half of the time on a CPU
+DEEPER |= {"front_images": 1024}
 # What children may differ in, and the epochs of both networks that take as long as with widths
 # alone.
 KNOBS: dict[str, tuple[tuple[str, ...], tuple[int, int]]] = {
@@ -78,12 +85,12 @@ ROWS: dict[str, Row] = {
     # 1. Joint or not: all methods, all widths in every step.
     **{f"{name}-{epochs}": row(name, epochs) for epochs in LENGTHS for name in METHODS},
     **{f"{name}-30-memory": row(name, 30, cost="memory") for name in METHODS},
-    # 2. How many children a step trains, by the length of the training.
-    **{f"joslim-{epochs}-cheap": row("joslim", epochs, **CHEAP) for epochs in LENGTHS},
-    **{f"joslim-{epochs}-draw-2": row("joslim", epochs, draw=2) for epochs in LENGTHS},
-    "joslim-8-cheap-random-0": row("joslim", 8, **CHEAP, random_share=0.0),
-    # As many passes as a training of 30 epochs with all widths has.
-    "joslim-70-cheap": row("joslim", 70, **CHEAP),
+    # 2. How many children a step trains, by the length of the training, with the recipe's warm-up.
+    **{
+        f"joslim-{epochs}-{name}": row("joslim", epochs, **settings, warmup=0.1)
+        for epochs in LENGTHS
+        for name, settings in IN_A_STEP.items()
+    },
     # 3. What else could be otherwise.
     **{
         f"joslim-30-random-{share:g}": row("joslim", 30, random_share=share)
@@ -170,7 +177,6 @@ def folder_of(name: str, seed: int, out: Path) -> Path:
 def train(name: str, seed: int, out: Path) -> None:
     """Train a row, or continue its training; there is no warm-up in the rows that name none."""
     settings, folder = {"warmup": 0.0, **ROWS[name]}, folder_of(name, seed, out)
-    timed = settings.pop("timed", False)
     if "device_file" in settings:
         settings["device_file"] = str(RESULTS / settings["device_file"])
     if settings["data"] in CLASSES:
@@ -187,11 +193,6 @@ def train(name: str, seed: int, out: Path) -> None:
         )
     else:
         joslim.train(**settings, seed=seed, out=folder, resume=True)
-    if timed:  # the children of the front, each as its own ONNX file
-        device_file = str(folder / LATENCY)
-        words = ["latency", str(folder), "-o", device_file, "--backend", "onnxruntime"]
-        command = [sys.executable, "-m", "joslim", *words, "--threads", "1", "--children", "10"]
-        subprocess.run(command, check=True)
 
 
 def twenty_classes(size: int) -> joslim.Data:
@@ -232,8 +233,7 @@ def keep(name: str, seed: int, out: Path) -> None:
     """Keep the small part of a run that belongs into the repository: one line of ROW.json."""
     folder = folder_of(name, seed, out)
     trained, last = joslim.load(folder), last_metrics(folder)
-    timed = ROWS[name].get("timed")
-    front = trained.timed(folder / LATENCY) if timed else trained.front
+    front = trained.front
     # Of each child its channels, its costs, its training loss and its errors.
     children = [
         [
