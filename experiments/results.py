@@ -20,10 +20,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from study import KNOBS, LENGTHS, RESULTS, ROWS, SIZES, kept
+from study import KNOBS, LENGTHS, RESULTS, ROWS, SIZES, kept, latency_file, latency_of
 
 from joslim.comparing import Comparison, Entry
-from joslim.front import Front, cost_key
+from joslim.front import LATENCY, Front
 from joslim.results.groups import curve
 from joslim.results.plots import draw_panels
 
@@ -50,34 +50,53 @@ PLACE = re.compile(r"{{(\w+) ?([\w-]*)}}")
 class Table:
     """Rows of the study under the names that they have in the table; the first is the reference.
 
-    cost: Another cost than that of the trainings, by which the same children are compared.
+    timed: The network of `study.TIMED` by whose measured times the same children are compared,
+        instead of the cost of the trainings.
     """
 
     title: str
     rows: dict[str, str]
-    cost: str | None = None
+    timed: str | None = None
 
     @property
     def entries(self) -> list[Entry]:
         there = {name: label for name, label in self.rows.items() if is_kept(name)}
         found = [entry for name, label in there.items() for entry in kept(name, label)]
-        return on_one_axis(found, self.cost)
+        if self.timed is not None:
+            if not latency_file(self.timed).is_file():
+                return []
+            found = with_times(found, self.timed)
+        return on_one_axis(found)
 
 
-def on_one_axis(entries: list[Entry], cost: str | None = None) -> list[Entry]:
-    """Let all fronts begin at the smallest cost that each of them reaches."""
+def with_times(entries: list[Entry], network: str) -> list[Entry]:
+    """Fronts by latency: children are priced by the model of the times that were measured."""
+    latency = latency_of(network, device_file=latency_file(network))
+    space = latency.net.space
+    full = {dim.name: dim.full for dim in space.dims}
     found = []
     for entry in entries:
-        front = front_of(entry)
-        if cost is not None:
-            costs = [point.costs[cost_key(cost)] for point in front]
-            front = Front.of(front, cost, (min(costs), max(costs)))
-        found.append((entry, front))
-    low = max((front.span[0] for _, front in found), default=0.0)
-    full = min((front.span[1] for _, front in found), default=0.0)
+        points = []
+        for point in front_of(entry):
+            # A child of a space with fewer knobs has all blocks, or all pixels.
+            named = zip(point.widths.space.dims, point.widths.counts)
+            counts = full | {dim.name: count for dim, count in named}
+            ms = latency(space.of_counts([counts[dim.name] for dim in space.dims]))
+            points.append(replace(point, costs={**point.costs, LATENCY: ms}))
+        times = [point.costs[LATENCY] for point in points]
+        front = Front.of(points, "latency", (min(times), max(times)))
+        found.append(replace(entry, cost="latency", front=front))
+    return found
+
+
+def on_one_axis(entries: list[Entry]) -> list[Entry]:
+    """Let all fronts begin at the smallest cost that each of them reaches."""
+    fronts = [front_of(entry) for entry in entries]
+    low = max((front.span[0] for front in fronts), default=0.0)
+    full = min((front.span[1] for front in fronts), default=0.0)
     return [
-        replace(entry, cost=front.cost, front=Front(front, front.cost, (low, full)))
-        for entry, front in found
+        replace(entry, front=Front(front, front.cost, (low, full)))
+        for entry, front in zip(entries, fronts)
     ]
 
 
@@ -109,6 +128,13 @@ NAMED = {
 FOLLOWS = "rescore"
 # Rows that differ in one of these are not changes of each other.
 OTHER_CONTEST = {"method", "cost", "model", "data"}
+IN_A_STEP_LABELS = {
+    "all": "all",
+    "two": "two",
+    "one": "one, after the full network alone",
+    "one-never-alone": "one, never alone",
+    "all-weight-1": "all, the full network counts once",
+}
 LONG = {
     **{
         f"methods-{epochs}": Table(
@@ -121,12 +147,7 @@ LONG = {
     **{
         f"draw-{epochs}": Table(
             f"{epochs} epochs, children in a step",
-            {
-                f"joslim-{epochs}": "all",
-                f"joslim-{epochs}-draw-2": "two",
-                f"joslim-{epochs}-cheap": "one, after the full network alone",
-                **({"joslim-70-cheap": "the same, 70 epochs"} if epochs == 30 else {}),
-            },
+            {f"joslim-{epochs}-{name}": label for name, label in IN_A_STEP_LABELS.items()},
         )
         for epochs in LENGTHS
     },
@@ -137,8 +158,6 @@ LONG = {
             "joslim-30-random-0": "no random children",
             "joslim-30-random-0.3": "30% of them random",
             "joslim-30-random-1": "all of them random",
-            "joslim-30-weight-1": "the full network counts once",
-            "joslim-30-full-first": "the full network alone for a tenth",
             "joslim-30-alpha": "alpha-divergence",
         },
     ),
@@ -154,13 +173,13 @@ LONG = {
     ),
     "resnet20-30": Table("ResNet20, 30 epochs", {f"{name}-resnet20-30": name for name in METHODS}),
     **{
-        f"knobs{network}{'-latency' if cost else ''}": Table(
-            f"{title}: widths, resolution, depth{', latency' if cost else ''}",
+        f"knobs{network}{'' if timed is None else '-latency'}": Table(
+            f"{title}: widths, resolution, depth{'' if timed is None else ', latency'}",
             {f"knobs{network}-{name}": name for name in KNOBS},
-            cost,
+            timed,
         )
         for network, title in (("", "ResNet20"), ("-mobilenet", "MobileNetV2"))
-        for cost in (None, "latency")
+        for timed in (None, network)
     },
 }
 TABLES = {
@@ -277,7 +296,9 @@ def further_figures(name: str) -> dict[str, float]:
 def alone_table(epochs: str) -> str:
     """Networks trained one by one, and joint trainings of as many epochs at the same cost."""
     names = [f"single-{size:g}-{epochs}" for size in SIZES]
-    joint = {label: name for name, label in TABLES[f"draw-{epochs}"].rows.items() if is_kept(name)}
+    rows = {f"joslim-{epochs}": "all", f"joslim-{epochs}-all": "all, warm-up"}
+    rows[f"joslim-{epochs}-one"] = "one, warm-up"
+    joint = {label: name for name, label in rows.items() if is_kept(name)}
     if not all(map(is_kept, names)) or not joint:
         return ""
     lines = []

@@ -2,6 +2,7 @@
 
     JOSLIM_DATA=folder python experiments/study.py joslim-30 bignas-30 --seeds 0,1,2
     python experiments/study.py --list
+    python experiments/study.py --latency    # times of the children of the rows "knobs"
 
 A row is one method with its settings. It is trained once for each seed, under --out: what is
 finished is not trained again, and what was stopped goes on. Afterwards experiments/results/ROW.json
@@ -20,11 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 
 import joslim
 from joslim.comparing import Entry
+from joslim.costs.latency import held_out_error
 from joslim.data.download import ROOT_VARIABLE
 from joslim.front import Front, Point
 from joslim.results.run_files import last_metrics
@@ -66,8 +69,18 @@ KNOBS: dict[str, tuple[tuple[str, ...], tuple[int, int]]] = {
     "depth": (("depth",), (23, 9)),
     "both": (("resolutions", "depth"), (26, 11)),
 }
+# The networks of these rows with all knobs: model, classes, pixels, sizes of the input.
+TIMED = {
+    "": ("resnet20", 20, 24, (12, 16, 20, 24)),
+    "-mobilenet": ("mobilenet_v2", 10, 48, (24, 32, 40, 48)),
+}
+TIMED_CHILDREN = 128
 LENGTHS = (8, 30, 100)
 SIZES = (1.0, 0.7, 0.5, 0.316)
+
+
+def sizes_of(network: str) -> str:
+    return ",".join(map(str, TIMED[network][3]))
 
 
 # Of the methods that search.
@@ -96,8 +109,6 @@ ROWS: dict[str, Row] = {
         f"joslim-30-random-{share:g}": row("joslim", 30, random_share=share)
         for share in (0.0, 0.3, 1.0)
     },
-    "joslim-30-weight-1": row("joslim", 30, full_weight=1.0),
-    "joslim-30-full-first": row("joslim", 30, full_first=0.1),
     "joslim-30-alpha": row("joslim", 30, distill="alpha"),
     # 4. From the paper to the default, one change after the other.
     "paper-30": row("joslim", 30, preset="paper", random_share=0.0, full_weight=1.0),
@@ -117,8 +128,8 @@ ROWS: dict[str, Row] = {
         | {knob: value for knob, value in values.items() if knob in knobs}
         for place, (network, settings, values) in enumerate(
             (
-                ("", DEEPER, {"resolutions": "12,16,20,24", "depth": True}),
-                ("mobilenet-", MOBILE, {"resolutions": "24,32,40,48", "depth": True}),
+                ("", DEEPER, {"resolutions": sizes_of(""), "depth": True}),
+                ("mobilenet-", MOBILE, {"resolutions": sizes_of("-mobilenet"), "depth": True}),
             )
         )
         for name, (knobs, epochs) in KNOBS.items()
@@ -138,6 +149,7 @@ ROWS |= {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("rows", nargs="*", metavar="ROW", help="by name; all of them if none")
+    parser.add_argument("--latency", action="store_true", help="measure the children of knobs")
     parser.add_argument("--list", action="store_true", help="print the rows and their settings")
     parser.add_argument("--seeds", default="0,1,2", help="%(default)s")
     parser.add_argument("--out", type=Path, default=Path("runs/study"), help="%(default)s")
@@ -151,6 +163,9 @@ def main() -> None:
     if options.list:
         for name in rows:
             print(f"{name:<24} {json.dumps(ROWS[name])}")
+    elif options.latency:
+        for network in TIMED:
+            measure(network)
     elif options.here:
         train(rows[0], seeds[0], options.out)
     else:
@@ -224,6 +239,28 @@ def ten_classes_of_photographs(size: int) -> joslim.Data:
         ]
 
     return joslim.load_data((part("train"), part("val")), size=size, val=500)
+
+
+def latency_of(network: str, **options: Any) -> joslim.Cost:
+    """The latency of a network with all knobs; an untrained one takes as long as a trained one."""
+    model, classes, pixels, sizes = TIMED[network]
+    untrained = joslim.models.MODELS[model](num_classes=classes)
+    example = torch.zeros(1, 3, pixels, pixels)
+    net = joslim.slim(untrained, example, resolutions=sizes, depth=True)
+    return joslim.cost("latency", net, **options)
+
+
+def measure(network: str) -> None:
+    """Measure children as ONNX files, with one thread, and keep the times."""
+    latency = latency_of(network, children=TIMED_CHILDREN, threads=1, backend="onnxruntime")
+    measured, blueprint = latency.device_file, latency.net.blueprint
+    measured.write(latency_file(network))
+    off = held_out_error(blueprint, measured.counts, np.array(measured.ms))
+    print(f"{latency_file(network).name}: off by {100 * off:.1f} % on children not seen")
+
+
+def latency_file(network: str) -> Path:
+    return RESULTS / f"latency-knobs{network}.json"
 
 
 CLASSES = {TWENTY: twenty_classes, PHOTOS: ten_classes_of_photographs}

@@ -22,7 +22,7 @@ sys.path.insert(0, str(EXPERIMENTS))
 import results  # noqa: E402
 import study  # noqa: E402
 
-LONG_ROWS = ("joslim-30", "slim-30", "bignas-30", "joslim-30-cheap")
+LONG_ROWS = ("joslim-30", "slim-30", "bignas-30", "joslim-30-all", "joslim-30-one")
 SHORT_ROWS = ("slim", "joslim", "slim-drawn", "joslim-drawn", "slim-lr-0.15", "slim-lr-0.4")
 ALONE = (
     *(f"single-{size:g}-30" for size in study.SIZES),
@@ -92,7 +92,6 @@ GONE = {"replay"}
 @pytest.mark.parametrize("name", study.ROWS)
 def test_every_row_can_be_trained(name: str) -> None:
     row = dict(study.ROWS[name])
-    row.pop("timed", None)  # what is measured after the training
     if source := row.pop("weights_of", None):
         assert row.items() >= {**study.ROWS[source], "cost": row["cost"]}.items()
     if not GONE & row.keys():
@@ -102,7 +101,7 @@ def test_every_row_can_be_trained(name: str) -> None:
 def test_rows_are_those_of_the_default() -> None:
     """Their settings are spelled out, for they are what was run, whatever the default becomes."""
     default = Sandwich()
-    row, cheap = study.ROWS["joslim-30"], study.ROWS["joslim-8-cheap"]
+    row, cheap = study.ROWS["joslim-30"], study.ROWS["joslim-8-one"]
     long = resolved_sandwich(default)
     assert (row["draw"], row["full_first"]) == (long.draw, long.full_first)
     assert {name: cheap[name] for name in SHORT} == SHORT
