@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from study import KNOBS, LENGTHS, RESULTS, ROWS, SIZES, kept, latency_file, latency_of
+from study import AS_LONG, KNOBS, LENGTHS, RESULTS, ROWS, SIZES, kept, latency_file, latency_of
 
 from joslim.comparing import Comparison, Entry
 from joslim.front import LATENCY, Front
@@ -147,7 +147,8 @@ LONG = {
     **{
         f"draw-{epochs}": Table(
             f"{epochs} epochs, children in a step",
-            {f"joslim-{epochs}-{name}": label for name, label in IN_A_STEP_LABELS.items()},
+            {f"joslim-{epochs}-{name}": label for name, label in IN_A_STEP_LABELS.items()}
+            | {f"joslim-{AS_LONG[epochs]}-one": f"one, {AS_LONG[epochs]} epochs: as many passes"},
         )
         for epochs in LENGTHS
     },

@@ -78,6 +78,8 @@ TIMED = {
 }
 TIMED_CHILDREN = 128
 LENGTHS = (8, 30, 100)
+# Epochs of a training with one child in a step that has as many passes as one with all of them.
+AS_LONG = {8: 19, 30: 71, 100: 235}
 SIZES = (1.0, 0.7, 0.5, 0.316)
 
 
@@ -105,6 +107,11 @@ ROWS: dict[str, Row] = {
         f"joslim-{epochs}-{name}": row("joslim", epochs, **settings, warmup=0.1)
         for epochs in LENGTHS
         for name, settings in IN_A_STEP.items()
+    },
+    # As many passes as the training with all children has.
+    **{
+        f"joslim-{as_long}-one": row("joslim", as_long, **CHEAP, warmup=0.1)
+        for as_long in AS_LONG.values()
     },
     # 3. What else could be otherwise.
     **{
