@@ -83,8 +83,8 @@ def with_times(entries: list[Entry], network: str) -> list[Entry]:
             counts = full | {dim.name: count for dim, count in named}
             ms = latency(space.of_counts([counts[dim.name] for dim in space.dims]))
             points.append(replace(point, costs={**point.costs, LATENCY: ms}))
-        times = [point.costs[LATENCY] for point in points]
-        front = Front.of(points, "latency", (min(times), max(times)))
+        least = min(point.costs[LATENCY] for point in points)
+        front = Front.of(points, "latency", (least, latency(space.full)))
         found.append(replace(entry, cost="latency", front=front))
     return found
 
@@ -263,7 +263,8 @@ def table_of(name: str) -> str:
     rows = Comparison(entries).table(against=reference, shares=SHARES)
     by_label = {label: row for row, label in TABLES[name].rows.items()}
     for row in rows:
-        row.update(further_figures(by_label[row["method"]]))
+        of_row = [entry for entry in entries if entry.method == row["method"]]
+        row.update(further_figures(by_label[row["method"]], of_row))
     columns: dict[str, Callable[[dict[str, Any]], str]] = {
         "": lambda row: row["method"],
         "seeds": lambda row: str(len(row["seeds"])),
@@ -283,9 +284,9 @@ def table_of(name: str) -> str:
     return markdown([*columns], lines)
 
 
-def further_figures(name: str) -> dict[str, float]:
+def further_figures(name: str, entries: list[Entry]) -> dict[str, float]:
     """The area by the validation images, and the time: all, and what choosing widths took of it."""
-    runs, entries = json.loads((RESULTS / f"{name}.json").read_text())["runs"], kept(name)
+    runs = json.loads((RESULTS / f"{name}.json").read_text())["runs"]
     parts = [run["parts"].get(part, 0.0) for run in runs for part in ("search", "scoring")]
     return {
         "validation": statistics.fmean(areas(entries, "val_error")),

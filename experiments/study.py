@@ -76,7 +76,7 @@ TIMED = {
     "": ("resnet20", 20, 24, (12, 16, 20, 24)),
     "-mobilenet": ("mobilenet_v2", 10, 48, (24, 32, 40, 48)),
 }
-TIMED_CHILDREN = 128
+TIMED_CHILDREN, TIMED_REPEATS = 48, 15
 LENGTHS = (8, 30, 100)
 # Epochs of a training with one child in a step that has as many passes as one with all of them.
 AS_LONG = {8: 19, 30: 71, 100: 235}
@@ -260,7 +260,8 @@ def latency_of(network: str, **options: Any) -> joslim.Cost:
 
 def measure(network: str) -> None:
     """Measure children as ONNX files, with one thread, and keep the times."""
-    latency = latency_of(network, children=TIMED_CHILDREN, threads=1, backend="onnxruntime")
+    how = {"threads": 1, "backend": "onnxruntime", "repeats": TIMED_REPEATS}
+    latency = latency_of(network, children=TIMED_CHILDREN, **how)
     measured, blueprint = latency.device_file, latency.net.blueprint
     measured.write(latency_file(network))
     off = held_out_error(blueprint, measured.counts, np.array(measured.ms))
