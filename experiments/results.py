@@ -148,7 +148,8 @@ LONG = {
         f"draw-{epochs}": Table(
             f"{epochs} epochs, children in a step",
             {f"joslim-{epochs}-{name}": label for name, label in IN_A_STEP_LABELS.items()}
-            | {f"joslim-{AS_LONG[epochs]}-one": f"one, {AS_LONG[epochs]} epochs: as many passes"},
+            | {f"joslim-{AS_LONG[epochs]}-one": f"one, {AS_LONG[epochs]} epochs: as many passes"}
+            | {f"joslim-{epochs}": "all, no warm-up", f"joslim-{epochs}-cheap": "one, no warm-up"},
         )
         for epochs in LENGTHS
     },
