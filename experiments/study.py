@@ -61,7 +61,6 @@ DEEPER: Row = {"model": "resnet20", "size": 24, "amp": "bf16", "every": 8, "warm
 PHOTOS, FIFTY = "ten classes of photographs", "fifty classes of photographs"
 MOBILE: Row = {"model": "mobilenet_v2", "data": PHOTOS, "size": 48, "batch": 64, "divisor": 8}
 MOBILE |= {"every": 8, "warmup": 0.1, "lr": 0.02, "front_images": 512}
-MOBILE |= {"channels_last": True}  # half of the time on a CPU
 DEEPER |= {"front_images": 1024}
 # What children may differ in, and the epochs of both networks that take as long as with widths
 # alone.
