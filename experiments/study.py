@@ -57,11 +57,11 @@ IN_A_STEP: dict[str, Row] = {
 }
 # Networks with blocks to leave out, and images that have something to lose. The first is the row
 # with widths alone.
-DEEPER: Row = {"model": "resnet20", "size": 24, "amp": "bf16", "every": 8, "warmup": 0.1}
 PHOTOS, FIFTY = "ten classes of photographs", "fifty classes of photographs"
+OFTEN: Row = {"every": 8, "warmup": 0.1}
+DEEPER: Row = {"model": "resnet20", "size": 24, "amp": "bf16", "front_images": 1024, **OFTEN}
 MOBILE: Row = {"model": "mobilenet_v2", "data": PHOTOS, "size": 48, "batch": 64, "divisor": 8}
-MOBILE |= {"every": 8, "warmup": 0.1, "lr": 0.02, "front_images": 512}
-DEEPER |= {"front_images": 1024}
+MOBILE |= {"lr": 0.02, "front_images": 512, **OFTEN}
 # What children may differ in, and the epochs of both networks that take as long as with widths
 # alone.
 KNOBS: dict[str, tuple[tuple[str, ...], tuple[int, int]]] = {
