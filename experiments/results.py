@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from study import AS_LONG, KNOBS, LENGTHS, RESULTS, ROWS, SIZES, kept, latency_file, latency_of
 
 from joslim.comparing import Comparison, Entry
@@ -81,7 +82,7 @@ def with_times(entries: list[Entry], network: str) -> list[Entry]:
             # A child of a space with fewer knobs has all blocks, or all pixels.
             named = zip(point.widths.space.dims, point.widths.counts)
             counts = full | {dim.name: count for dim, count in named}
-            ms = latency(space.of_counts([counts[dim.name] for dim in space.dims]))
+            ms = float(latency.of_counts(np.array([[counts[dim.name] for dim in space.dims]]))[0])
             points.append(replace(point, costs={**point.costs, LATENCY: ms}))
         least = min(point.costs[LATENCY] for point in points)
         front = Front.of(points, "latency", (least, latency(space.full)))
