@@ -52,7 +52,9 @@ IN_A_STEP: dict[str, Row] = {
     "all": ALL,
     "two": {"draw": 2, "full_first": 0.0},
     "one": CHEAP,
+    "one-alone-0.1": {"draw": 1, "full_first": 0.1},
     "one-never-alone": {"draw": 1, "full_first": 0.0},
+    "all-after-alone": {"draw": 3, "full_first": 0.3},
     "all-weight-1": {**ALL, "full_weight": 1.0},
 }
 # Networks with blocks to leave out, and images that have something to lose. The first is the row
@@ -97,6 +99,9 @@ def row(method: str, epochs: float, **settings: Any) -> Row:
 
 
 METHODS = ("slim", "bignas", "joslim")
+# The paper's search and weights, and ours without random children.
+OF_THE_PAPER: Row = {"preset": "paper", "random_share": 0.0, "full_weight": 1.0}
+OURS_WITHOUT: Row = {"random_share": 0.0, "full_weight": 1.0}
 ROWS: dict[str, Row] = {
     # 1. Joint or not: all methods, all widths in every step.
     **{f"{name}-{epochs}": row(name, epochs) for epochs in LENGTHS for name in METHODS},
@@ -118,10 +123,17 @@ ROWS: dict[str, Row] = {
         for share in (0.0, 0.3, 1.0)
     },
     "joslim-30-alpha": row("joslim", 30, distill="alpha"),
-    # 4. From the paper to the default, one change after the other.
-    "paper-30": row("joslim", 30, preset="paper", random_share=0.0, full_weight=1.0),
-    "paper-30-targeted": row("joslim", 30, random_share=0.0, full_weight=1.0, log_share=0.0),
-    "paper-30-log": row("joslim", 30, random_share=0.0, full_weight=1.0),
+    "joslim-30-ema": row("joslim", 30, teacher="ema"),
+    "joslim-30-next": row("joslim", 30, teacher="next"),
+    # 4. From the paper to the default, one change after the other; the last three are joslim-30,
+    # joslim-30-all and joslim-30-one. K of the first three is large enough for the paper's search.
+    "paper-30": row("joslim", 30, **OF_THE_PAPER, every=25),
+    "paper-30-targeted": row("joslim", 30, **OURS_WITHOUT, log_share=0.0, every=25),
+    "paper-30-log": row("joslim", 30, **OURS_WITHOUT, every=25),
+    "paper-30-often": row("joslim", 30, **OURS_WITHOUT),
+    # K and bisection, as the paper has them.
+    **{f"paper-30-k-{k}": row("joslim", 30, **OF_THE_PAPER, every=k) for k in (12, 50, 100, 200)},
+    "paper-30-rs": row("joslim", 30, **OF_THE_PAPER, searcher="mobo-rs", every=25),
     # 5. What a user would do instead.
     **{
         f"single-{size:g}-{epochs}": row("single", epochs, widths=f"{size:g}")
@@ -129,7 +141,7 @@ ROWS: dict[str, Row] = {
         for size in SIZES
     },
     # 6. A deeper network.
-    **{f"{name}-resnet20-30": row(name, 30, model="resnet20") for name in METHODS},
+    **{f"{name}-resnet20-30": row(name, 30, model="resnet20", warmup=0.1) for name in METHODS},
     # 7. Children that differ in more than their widths.
     **{
         f"knobs-{network}{name}": row("joslim", epochs[place], **CHEAP, **settings)
