@@ -131,8 +131,10 @@ FOLLOWS = "rescore"
 OTHER_CONTEST = {"method", "cost", "model", "data"}
 IN_A_STEP_LABELS = {
     "all": "all",
+    "all-after-alone": "all, after the full network alone for 30%",
     "two": "two",
-    "one": "one, after the full network alone",
+    "one": "one, after the full network alone for 30%",
+    "one-alone-0.1": "one, after the full network alone for 10%",
     "one-never-alone": "one, never alone",
     "all-weight-1": "all, the full network counts once",
 }
@@ -162,16 +164,29 @@ LONG = {
             "joslim-30-random-0.3": "30% of them random",
             "joslim-30-random-1": "all of them random",
             "joslim-30-alpha": "alpha-divergence",
+            "joslim-30-ema": "a moving average of the full network teaches",
+            "joslim-30-next": "the next larger child teaches",
         },
     ),
     "from-paper": Table(
         "30 epochs, from the paper to the default",
         {
-            "paper-30": "`--preset paper`",
+            "paper-30": "`--preset paper`, K = 25",
             "paper-30-targeted": "with our search",
             "paper-30-log": "and half of the targets in the logarithm",
+            "paper-30-often": "and K = 10",
             "joslim-30-random-0": "and the full network three times",
-            "joslim-30": "and 60% random children: the default",
+            "joslim-30": "and 60% random children",
+            "joslim-30-all": "and a warm-up of a tenth",
+            "joslim-30-one": "and one child in a step",
+        },
+    ),
+    "k": Table(
+        "30 epochs, K and the search of `--preset paper`",
+        {
+            "paper-30": "K = 25",
+            **{f"paper-30-k-{k}": f"K = {k}" for k in (12, 50, 100, 200)},
+            "paper-30-rs": "K = 25, without bisection",
         },
     ),
     "resnet20-30": Table("ResNet20, 30 epochs", {f"{name}-resnet20-30": name for name in METHODS}),

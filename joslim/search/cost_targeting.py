@@ -32,6 +32,9 @@ END_MARGIN = 0.1
 KNOB_MOVES = 8
 # How far `raise_free` tries to raise a knob, as shares of the room above it, in this order.
 RAISE_SHARES = (1.0, 0.5, 0.25, 0.1)
+# Share of the target costs that the search and random children have in the logarithm of the cost, so
+# that there are children for the smallest budgets (docs/results.md).
+LOG_SHARE = 0.5
 # How far `random_children` may stay from their target costs, as a share of the full cost.
 RANDOM_TOLERANCE = 0.005
 
@@ -69,17 +72,17 @@ def stratified_targets(
 
 
 def random_children(cost: Cost, count: int, rng: np.random.Generator) -> list[Widths]:
-    """Draw random children whose costs are spread evenly over the cost range.
+    """Draw random children whose costs are spread like the targets of the search.
 
     Independent multipliers alone have costs near the middle: hardly any child is as cheap as the
     smallest or as expensive as the full one. A slow cost is not asked, so that its children have
     such costs.
     """
     points = rng.random((count, len(cost.space)))
-    if not cost.slow:
-        low, full = cost_range(cost)
-        targets = rng.uniform(low, full, size=count)
-        points = bring_to_cost(cost, points, targets, RANDOM_TOLERANCE * full)
+    if not cost.slow and count:
+        targets = stratified_targets(cost, count, rng, log_share=LOG_SHARE)
+        tolerance = RANDOM_TOLERANCE * cost_range(cost)[1]
+        points = bring_to_cost(cost, points, targets, tolerance)
     return [cost.space.at(multipliers) for multipliers in from_unit(cost.space, points)]
 
 

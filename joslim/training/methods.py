@@ -17,6 +17,7 @@ from joslim.costs import Cost
 from joslim.errors import UserError, unknown
 from joslim.search import History, Searcher, greedy_removal, keep_useful
 from joslim.search import searcher as make_searcher
+from joslim.search.cost_targeting import LOG_SHARE
 from joslim.search.history import ALL
 from joslim.search.initial_design import start_size
 from joslim.space import CHANNELS, Widths, WidthSpace
@@ -243,10 +244,8 @@ class Preset:
     changes: Mapping[str, Any] = field(default_factory=dict)
 
 
-# Half of the targets are spread over the logarithm of the cost, so that there are children for the
-# smallest budgets (docs/results.md).
 TARGETED: dict[str, tuple[str, dict[str, Any]]] = {
-    name: ("targeted", {"log_share": 0.5}) for name in ("joslim", "bignas")
+    name: ("targeted", {"log_share": LOG_SHARE}) for name in ("joslim", "bignas")
 }
 
 PRESETS: dict[str, Preset] = {
