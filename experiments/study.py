@@ -99,6 +99,8 @@ def row(method: str, epochs: float, **settings: Any) -> Row:
 
 
 METHODS = ("slim", "bignas", "joslim")
+# A ResNet20 whose inner layers have a width each: 12 knobs.
+UNTIED: Row = {"model": "study:untied_resnet20", "warmup": 0.1, **CHEAP}
 # The paper's search and weights, and ours without random children.
 OF_THE_PAPER: Row = {"preset": "paper", "random_share": 0.0, "full_weight": 1.0}
 OURS_WITHOUT: Row = {"random_share": 0.0, "full_weight": 1.0}
@@ -140,8 +142,12 @@ ROWS: dict[str, Row] = {
         for epochs in LENGTHS
         for size in SIZES
     },
-    # 6. A deeper network.
-    **{f"{name}-resnet20-30": row(name, 30, model="resnet20", warmup=0.1) for name in METHODS},
+    # 6. A deeper network with more knobs, and two costs.
+    **{
+        f"{name}-resnet20-30{end}": row(name, 30, **UNTIED, cost=cost)
+        for name in METHODS
+        for end, cost in (("", "macs"), ("-memory", "memory"))
+    },
     # 7. Children that differ in more than their widths.
     **{
         f"knobs-{network}{name}": row("joslim", epochs[place], **CHEAP, **settings)
@@ -156,8 +162,8 @@ ROWS: dict[str, Row] = {
     },
 }
 # Slim and bignas train without a look at the cost: the same weights are judged again.
-for _name in ("slim", "bignas"):
-    ROWS[f"{_name}-30-memory"]["weights_of"] = f"{_name}-30"
+for _name in ("slim-30", "bignas-30", "slim-resnet20-30", "bignas-resnet20-30"):
+    ROWS[f"{_name}-memory"]["weights_of"] = _name
 # The first round, of trainings of about eight epochs: rows as they were kept.
 ROWS |= {
     file.stem: stored["settings"]
@@ -222,12 +228,18 @@ def train(name: str, seed: int, out: Path) -> None:
     if source := settings.get("weights_of"):  # judge the same weights again
         train(source, seed, out)
         weights = folder_of(source, seed, out)
-        data, device_file = settings["data"], settings.get("device_file")
-        joslim.rejudge(
-            weights, settings["cost"], folder, data=data, device_file=device_file, overwrite=True
-        )
+        given = {name: settings.get(name) for name in ("data", "device_file")}
+        given["model"] = model if ":" in (model := settings["model"]) else None
+        joslim.rejudge(weights, settings["cost"], folder, **given, overwrite=True)
     else:
         joslim.train(**settings, seed=seed, out=folder, resume=True)
+
+
+def untied_resnet20(num_classes: int = 20) -> torch.nn.Module:
+    """Make a ResNet20 whose inner layers do not share a width within their stage."""
+    model = joslim.models.MODELS["resnet20"](num_classes)
+    model.slim_defaults = {"low": model.slim_defaults["low"]}
+    return model
 
 
 def twenty_classes(size: int) -> joslim.Data:
