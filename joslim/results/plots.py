@@ -58,6 +58,7 @@ LOOKS = {
     "slim": Look(COLOURS[1], "s", (0, (5, 2))),
     "bignas": Look(COLOURS[2], "^", (0, (1, 1.2))),
     "autoslim": Look(COLOURS[3], "D", (0, (6, 1.5, 1, 1.5))),
+    "sensitivity": Look(COLOURS[4], "v", (0, (8, 2))),
     "single": Look(COLOURS[6], "X", (0, (3, 1, 1, 1, 1, 1))),
 }
 # For labels that are no method, in turn.

@@ -425,7 +425,7 @@ def config_of(values: Mapping[str, Any], trained: bool = False) -> Config:
         epochs = math.inf if given.get("steps") is not None else given.get("epochs") or math.inf
         is_short = isinstance(epochs, (int, float)) and epochs < SHORT_FINE_TUNING
         if is_short and given.get("cost", "macs") == "macs" and not searches:
-            given["method"] = "slim"
+            given["method"] = "sensitivity"
         given = {name: value for name, value in given.items() if name != "lr" or name in values}
     return Config(**{**given, **asdict(sandwich_of(preset, sandwich))})
 

@@ -61,8 +61,8 @@ def _changed_by_init(trainer: Trainer, usual_rate: float) -> str:
         changes.append("the full network does not train alone at first")
     if config.draw_full:
         changes.append("the full network is drawn like its children")
-    if config.method == "slim":
-        changes.append("one multiplier for all layers (--method joslim has one for each)")
+    if config.method == "sensitivity":
+        changes.append("children of one curve (--method joslim searches sizes for each layer)")
     return ", ".join(changes)
 
 

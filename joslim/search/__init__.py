@@ -7,6 +7,7 @@ cost_targeting.py  target costs, and children that have them
 initial_design.py  the first children
 targeted.py        our search; mobo.py, nsga2.py: the others
 greedy.py          AutoSlim's channel removal, which is no `Searcher`
+sensitivity.py     a curve of children of a trained network, which is none either
 
 A new searcher is a dataclass that inherits from `Searcher` and a line in `SEARCHERS`: its fields
 are its options, and `--searcher` and tests/search/test_searchers.py find it in the table.

@@ -32,8 +32,8 @@ END_MARGIN = 0.1
 KNOB_MOVES = 8
 # How far `raise_free` tries to raise a knob, as shares of the room above it, in this order.
 RAISE_SHARES = (1.0, 0.5, 0.25, 0.1)
-# Share of the target costs that the search and random children have in the logarithm of the cost, so
-# that there are children for the smallest budgets (docs/results.md).
+# Share of the target costs of the search and of random children that are even in the logarithm of
+# the cost, so that there are children for the smallest budgets (docs/results.md).
 LOG_SHARE = 0.5
 # How far `random_children` may stay from their target costs, as a share of the full cost.
 RANDOM_TOLERANCE = 0.005

@@ -1,8 +1,9 @@
 """The methods: when widths are chosen while the weights train, and which children are judged.
 
 A method is a record in `METHODS`. They differ only in when the width problem (equation 6 of the
-paper) is solved: never (slim), once at the end (bignas), once early (autoslim), every K steps
-(joslim). `single` has no width problem: it trains one child alone.
+paper) is solved: never (slim), once at the end (bignas), once early (autoslim, and at the very
+beginning sensitivity), every K steps (joslim). `single` has no width problem: it trains one child
+alone.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from joslim.costs import Cost
 from joslim.errors import UserError, unknown
@@ -20,17 +22,18 @@ from joslim.search import searcher as make_searcher
 from joslim.search.cost_targeting import LOG_SHARE
 from joslim.search.history import ALL
 from joslim.search.initial_design import start_size
+from joslim.search.sensitivity import on_curve, shrink_rates
 from joslim.space import CHANNELS, Widths, WidthSpace
 
 # Slim is judged at this many widths, spread evenly over the cost axis (appendix of the paper).
 SLIM_CHILDREN = 40
-# In a short fine-tuning, where judging so many would take as long as training, at fewer widths,
-# spread evenly over the logarithm of the cost.
+# A method for short fine-tunings, where judging so many would take as long as training, is judged
+# at fewer widths, spread evenly over the logarithm of the cost.
 FEW_CHILDREN = 20
 # AutoSlim trains for this share of the steps before it removes channels (the paper: 10 to 20%).
 AUTOSLIM_EARLY = 0.15
-# Multipliers at which the ray of equally slim children is priced: finer than any channel count.
-RAY = 4001
+# Places at which the children of a curve are priced: finer than any channel count.
+PLACES = 4001
 
 
 class Training(Protocol):
@@ -50,12 +53,13 @@ class Training(Protocol):
     # The child that method single trains.
     alone: Widths | None
     preset: Preset
-    # Whether the full network is drawn like its children, as in short fine-tunings.
-    draw_full: bool
+    # How fast each knob shrinks, once method sensitivity has found out.
+    shrink_rates: NDArray[np.float64] | None
     # Whether the multiplier of Slim scales channels only, or blocks and pixels too.
     channels_only: bool
 
     def propose(self, count: int) -> list[Widths]: ...
+    def score(self, children: Sequence[Widths]) -> list[float]: ...
     def score_in_round(self, children: Sequence[Widths]) -> list[float]: ...
     def rescore(self) -> None: ...
     def visit_start(self) -> None: ...
@@ -94,14 +98,8 @@ def visit_start_if_none(training: Training) -> None:
 
 
 def equally_slim_widths(training: Training) -> list[Widths]:
-    """Slim: one random multiplier for all knobs, or for all layers.
-
-    In a short fine-tuning its logarithm is spread evenly: large children are as good as trained.
-    """
-    low = float(training.space.low.min())
-    drawn = training.rng.uniform(low, 1.0, size=training.samples)
-    if training.draw_full:
-        drawn = low ** training.rng.random(size=training.samples)
+    """Slim: one random multiplier for all knobs, or for all layers."""
+    drawn = training.rng.uniform(training.space.low.min(), 1.0, size=training.samples)
     return [training.space.uniform(share, training.channels_only) for share in drawn]
 
 
@@ -149,17 +147,49 @@ def finish_greedy_sequence(training: Training) -> None:
 def visit_equally_slim_widths(training: Training) -> None:
     """Slim: visit children of equal multipliers, at costs that are spread evenly."""
     space = training.space
-    ray = space.ray(np.linspace(space.low.min(), 1.0, RAY), training.channels_only)
+    ray = space.ray(np.linspace(space.low.min(), 1.0, PLACES), training.channels_only)
+    visit_spread(training, ray, lambda low, high: np.linspace(low, high, SLIM_CHILDREN))
+
+
+def visit_spread(
+    training: Training,
+    curve: NDArray[np.float64],
+    targets: Callable[[float, float], NDArray[np.float64]],
+) -> None:
+    """Visit the children of a curve, [places, knobs], that are nearest to target costs."""
+    space = training.space
     # Each child once: a function of the user's may take long.
-    counts = list(dict.fromkeys(map(tuple, space.counts(ray).tolist())))
+    counts = list(dict.fromkeys(map(tuple, space.counts(curve).tolist())))
     costs = training.cost.of_counts(np.array(counts)).astype(np.float64)
-    ends = costs[0], costs[-1]
-    targets = np.linspace(*ends, SLIM_CHILDREN)
-    if training.draw_full and costs[0] > 0:
-        targets = np.geomspace(*ends, FEW_CHILDREN)
-    for target in targets:
+    for target in targets(costs[0], costs[-1]):
         nearest = counts[np.abs(costs - target).argmin()]
         training.history.visit(space.of_counts(nearest), training.steps)
+
+
+def sensitivity_widths(training: Training) -> list[Widths]:
+    """Children of one curve, on which the knobs that the trained network needs most stay wide.
+
+    Their places are even in the logarithm of the multiplier: large children are as good as trained.
+    """
+    if training.shrink_rates is None:
+        training.shrink_rates = shrink_rates(training.space, training.cost, training.score)
+    low = float(training.space.low.min())
+    multipliers = low ** training.rng.random(size=training.samples)
+    places = (multipliers - low) / (1.0 - low) if low < 1 else multipliers
+    return [training.space.at(r) for r in on_curve(training.space, training.shrink_rates, places)]
+
+
+def visit_curve(training: Training) -> None:
+    """Visit children of the curve, at costs that are even in the logarithm."""
+    rates = np.ones(len(training.space))  # if no child was trained
+    if training.shrink_rates is not None:
+        rates = training.shrink_rates
+    curve = on_curve(training.space, rates, np.linspace(0, 1, PLACES))
+
+    def targets(low: float, high: float) -> NDArray[np.float64]:
+        return (np.geomspace if low > 0 else np.linspace)(low, high, FEW_CHILDREN)
+
+    visit_spread(training, curve, targets)
 
 
 def search_frozen_weights(training: Training) -> None:
@@ -195,6 +225,11 @@ METHODS: dict[str, Method] = {
         greedy_sequence_widths,
         finish=finish_greedy_sequence,
     ),
+    "sensitivity": Method(
+        "one curve of children on which sensitive layers stay wide, for short fine-tunings",
+        sensitivity_widths,
+        finish=visit_curve,
+    ),
     "single": Method(
         "one child alone, at the given widths",
         lambda training: [],
@@ -211,6 +246,7 @@ Examples:
     slim: ...
     bignas: ...
     autoslim: ...
+    sensitivity: ...
     single: ...
 """
 # With channel counts alone, once-for-all networks are trained as BigNAS is (footnote of the paper).

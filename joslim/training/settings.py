@@ -205,7 +205,7 @@ class Search(Settings):
 
     method: str = setting(
         "joslim",
-        "Training strategy: joslim, slim, bignas (ofa), autoslim or single.",
+        "Training strategy: joslim, slim, bignas (ofa), autoslim, sensitivity or single.",
         names=keys_of("joslim.training.methods", "METHODS", "ALIASES"),
     )
     preset: str = setting(

@@ -21,7 +21,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from joslim.costs import Cost
@@ -172,6 +174,7 @@ class Slimming(ChildSearch):
         asked = {name: value for name, value in given.items() if value is not None}
         self.sandwich = resolved_sandwich(sandwich_of(preset, asked))
         self.draw_full = self.sandwich.draw_full
+        self.shrink_rates: NDArray[np.float64] | None = None
         self.channels_only = self.sandwich.channels_only
         if widths is not None and self.method.sandwich:
             raise UserError(f"widths: only method single trains given widths, not {self.name!r}")
@@ -507,6 +510,7 @@ class Slimming(ChildSearch):
             "drawn_at": self._drawn_at,
             "finished_at": self._finished_at,
             "widths": [list(child.counts) for child in self.widths],
+            "shrink_rates": None if self.shrink_rates is None else self.shrink_rates.tolist(),
             "history": self.history.state_dict(),
             "searcher": self.searcher.state_dict(),
             "rng": self.rng.bit_generator.state,
@@ -545,6 +549,8 @@ class Slimming(ChildSearch):
         self._chosen = [self.space.of_counts(counts) for counts in state["chosen"]]
         self.widths = [self.space.of_counts(counts) for counts in state["widths"]]
         self._version = None
+        rates = state["shrink_rates"]
+        self.shrink_rates = None if rates is None else np.array(rates, dtype=np.float64)
         if self.teacher is not None:
             self.teacher.load_state_dict(state["teacher"])
         self.history.load_state_dict(state["history"])

@@ -226,8 +226,8 @@ def test_a_recipe_fills_what_is_open() -> None:
 @pytest.mark.parametrize(
     ("given", "method"),
     [
-        ({"epochs": 8.0}, "slim"),
-        ({"epochs": 8.0, "cost": "macs"}, "slim"),
+        ({"epochs": 8.0}, "sensitivity"),
+        ({"epochs": 8.0, "cost": "macs"}, "sensitivity"),
         ({"steps": 100}, "joslim"),
         ({"epochs": 20.0}, "joslim"),
         ({}, "joslim"),

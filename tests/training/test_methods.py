@@ -28,8 +28,16 @@ from joslim.search import History, Searcher
 from joslim.search.history import ALL
 from joslim.search.initial_design import start_size
 from joslim.search.mobo import RandomScalarized, Scalarized
+from joslim.search.sensitivity import on_curve
 from joslim.search.targeted import Targeted
-from joslim.training.methods import ALIASES, AUTOSLIM_EARLY, SLIM_CHILDREN, method, preset
+from joslim.training.methods import (
+    ALIASES,
+    AUTOSLIM_EARLY,
+    PLACES,
+    SLIM_CHILDREN,
+    method,
+    preset,
+)
 
 
 class Convs(nn.Module):
@@ -286,13 +294,23 @@ def test_slim_is_judged_at_forty_costs_spread_evenly(digits: Data) -> None:
     assert {visit.cost for visit in visits} == nearest
 
 
-def test_a_short_fine_tuning_is_judged_at_twenty_costs(digits: Data) -> None:
-    slimming = slimming_of(digits, "slim", make(digits, Convs), draw=1, draw_full=True)
+def test_sensitive_layers_stay_wide(digits: Data) -> None:
+    slimming = slimming_of(digits, "sensitivity", make(digits, Convs), draw=1, draw_full=True)
+    train(slimming, digits, 3)
+    rates = slimming.shrink_rates
+    assert rates is not None
+    assert rates.std() > 0
+    curve = slimming.space.counts(on_curve(slimming.space, rates, np.linspace(0, 1, PLACES)))
+    of_curve = {*map(tuple, curve.tolist())}
+    trained = [slimming.method.choose(slimming) for _ in range(8)]
     slimming.method.finish(slimming)
     visits = slimming.history.visits
-    costs = np.array(sorted(slimming.cost(child) for child in ray(slimming.space)))
-    wanted = np.geomspace(costs[0], costs[-1], 20)
-    nearest = {costs[np.abs(costs - target).argmin()] for target in wanted}
+    chosen = [*(child for chosen in trained for child in chosen), *(v.widths for v in visits)]
+    assert {child.counts for child in chosen} <= of_curve
+    # The rates are measured once, with the weights that the training starts from.
+    assert slimming.shrink_rates is rates
+    costs = np.array(sorted(slimming.cost.of_counts(np.array([*of_curve]))))
+    nearest = {costs[np.abs(costs - t).argmin()] for t in np.geomspace(costs[0], costs[-1], 20)}
     assert {visit.cost for visit in visits} == nearest
 
 
@@ -417,7 +435,7 @@ def test_single_trains_its_child_and_nothing_else(digits: Data) -> None:
 def test_ofa_is_an_alias() -> None:
     assert method("ofa") == ("bignas", METHODS["bignas"])
     assert set(ALIASES) == {"ofa"}
-    assert list(METHODS) == ["joslim", "slim", "bignas", "autoslim", "single"]
+    assert list(METHODS) == ["joslim", "slim", "bignas", "autoslim", "sensitivity", "single"]
 
 
 def test_the_preset_of_the_paper(digits: Data) -> None:
@@ -513,7 +531,7 @@ def test_the_first_children_of_the_papers_search_are_trained(digits: Data) -> No
 @pytest.mark.parametrize(
     ("find", "wrong", "message"),
     [
-        (method, "joslym", "method: .*'joslym'.*joslim, slim, bignas, autoslim, single, ofa"),
+        (method, "joslym", f"method: .*'joslym'.*{', '.join(METHODS)}, ofa"),
         (method, None, "method: .*'None'"),
         (method, ["slim"], "method: "),
         (preset, "papers", "preset: .*'papers'.*default, paper"),
