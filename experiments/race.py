@@ -123,7 +123,9 @@ for share in shares:
 """,
 }
 BUDGETS = ("total", "each")
-ROWS = ["joslim", *(f"{name}-{budget}" for budget in BUDGETS for name in [*SNIPPETS][1:])]
+# Not of the five sizes: the trained network, fine-tuned alone for as long as joslim takes.
+ALONE = "alone"
+ROWS = ["joslim", ALONE, *(f"{name}-{budget}" for budget in BUDGETS for name in [*SNIPPETS][1:])]
 
 
 def main() -> None:
@@ -314,6 +316,7 @@ def with_plain_convolutions(model: nn.Module) -> nn.Module:
 
 
 MAKERS: dict[str, Callable[[nn.Module, float, joslim.Data], nn.Module]] = {
+    ALONE: lambda model, share, data: model,
     "uniform": uniform,
     "scratch": scratch,
     "torch-pruning": torch_pruning,
@@ -332,14 +335,14 @@ def race(course: Course, row: str, rate: float, seed: int, out: Path) -> None:
     if row == "joslim":
         sizes = joint(course, rate, folder, seed, data, out)
     else:
-        name, _, budget = row.rpartition("-")
+        name, _, budget = row.rpartition("-") if row != ALONE else (ALONE, "", "")
         _, ours = chosen(course, "joslim")
         if seed not in ours:
             raise SystemExit(f"{row}: its budget is the time of joslim; run joslim, seed {seed}")
         seconds = ours[seed]["seconds"] / (len(SHARES) if budget == "total" else 1)
         sizes = [
             one_size(course, name, rate, share, seconds, folder, seed, data, out)
-            for share in SHARES
+            for share in (SHARES if row != ALONE else (1.0,))
         ]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     run = {"seed": seed, "seconds": spent(folder), "memory": peak, "sizes": sizes}
@@ -365,8 +368,9 @@ def joint(
             resume=True,
         )
     full = run.front.span[1]
-    picked = [run.front.pick(macs=share * full) for share in SHARES]
-    return [measured(run, point, share) for point, share in zip(picked, SHARES)]
+    shares = (*SHARES, 1.0)  # the best of all comes last
+    picked = [run.front.pick(macs=share * full) for share in shares]
+    return [measured(run, point, share) for point, share in zip(picked, shares)]
 
 
 def one_size(
@@ -484,7 +488,8 @@ def chosen(course: Course, row: str) -> tuple[str, dict[int, dict[str, Any]]]:
         return "", {}
 
     def error(rate: float) -> float:
-        return statistics.fmean(size["val_error"] for size in found[rate][0]["sizes"])
+        sizes = found[rate][0]["sizes"][: len(SHARES)]
+        return statistics.fmean(size["val_error"] for size in sizes)
 
     best = min(found, key=error)
     return f"{best:g} of {len(found)}", found[best]
@@ -499,7 +504,9 @@ def write_page() -> None:
     for name, course in COURSES.items():
         found = {row: [*runs.values()] for row in ROWS if (runs := chosen(course, row)[1])}
         missing = ", ".join(f"`{row}`" for row in ROWS if row not in found)
+        alone = found.pop(ALONE, [])
         shown = f"{table(course, found)}\n\n{picture(name, found)}\n\n" if found else ""
+        shown += at_full_size(found.get("joslim", []), alone)
         left = f"Rows that have not been run yet: {missing}." if missing else ""
         text = text.replace(f"{{{{{name}}}}}", f"{shown}{left}".strip())
         print(f"{name}: {len(found)} of {len(ROWS)} rows")
@@ -526,6 +533,20 @@ def table(course: Course, found: dict[str, list[dict[str, Any]]]) -> str:
             ]
         )
     return markdown_table(head, lines)
+
+
+def at_full_size(joint: list[dict[str, Any]], alone: list[dict[str, Any]]) -> str:
+    """Say what the joint fine-tuning has at full size, and the network that is tuned alone."""
+    if not joint or not alone:
+        return ""
+    ours, theirs = (
+        mean_and_spread([run["sizes"][-1]["test_error"] for run in runs]) for runs in (joint, alone)
+    )
+    return (
+        f"Without a budget, the best child of the joint fine-tuning has a test error of {ours} %; "
+        f"the network that is fine-tuned alone for as long has {theirs} % ({len(joint)} and "
+        f"{len(alone)} seeds).\n\n"
+    )
 
 
 def snippet(row: str) -> str:
