@@ -61,8 +61,8 @@ class Network(Settings):
     )
     init: str | None = setting(
         None,
-        "Trained weights to start from: a .safetensors or .pth file, or pretrained for those of "
-        "timm or torchvision.",
+        "Trained weights to start from: a .safetensors or .pth file, the folder of a run, or "
+        "pretrained for those of timm or torchvision.",
     )
     cost: str = setting(
         "macs",

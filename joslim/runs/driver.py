@@ -117,7 +117,8 @@ def train(
         data: A name in `joslim.DATASETS`, "folder:PATH", a pair of data sets (train, test), or a
             `joslim.Data`. By default the recipe decides, else it is "digits".
         cost: A name in `joslim.COSTS`, or a function of your own from `Widths` to a number.
-        init: Trained weights to start from: a .safetensors or .pth file, or a state dict.
+        init: Trained weights to start from: a .safetensors or .pth file, the folder of a run, or a
+            state dict.
         task: A name in `joslim.TASKS`, or a `joslim.Task` of your own. By default that of the data.
         out: The run folder. By default its name is made of data, model and method, inside runs/.
         overwrite: Replace a run that is in the folder already.

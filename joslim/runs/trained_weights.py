@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from joslim.errors import UserError, first_line
 from joslim.files import shown, stored_tensors
 from joslim.models import MODELS
+from joslim.runs.checkpoint import MODEL
+from joslim.runs.folder import CHECKPOINT
 
 # Modules of torch that wrap a network, and so add their names to those of its weights.
 WRAPPERS = {"module", "_orig_mod"}
@@ -27,6 +29,8 @@ WRAPPERS = {"module", "_orig_mod"}
 COUNTER = "num_batches_tracked"
 # The keys under which checkpoints of training programs have the weights.
 INSIDE = ("state_dict", "model_state_dict", "model")
+# Where folders have them: the run of a network, and what save_pretrained of transformers writes.
+IN_FOLDERS = (f"{CHECKPOINT}/{MODEL}", MODEL)
 
 Shapes = Mapping[str, Tensor]
 
@@ -42,9 +46,10 @@ class Loaded:
 def read_weights(path: str | Path) -> dict[str, Tensor]:
     """Read the tensors of a safetensors file or of one of torch.save; nothing in it is executed.
 
-    The first bytes tell which of them it is, and not the name of the file.
+    The first bytes tell which of them it is, and not the name of the file. A folder is that of a
+    run, or another one with a model.safetensors.
     """
-    file, name = Path(path), repr(str(path))
+    file, name = file_of_weights(Path(path)), repr(str(path))
     try:
         with file.open("rb") as stream:
             start = stream.read(9)
@@ -72,6 +77,19 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     if not isinstance(found, Mapping):
         raise UserError(f"init: {name} holds {type(found).__name__}; a state dict is needed")
     return dict(found)
+
+
+def file_of_weights(path: Path) -> Path:
+    """Return the file of a folder that holds trained weights; a file is returned as it is."""
+    if not path.is_dir():
+        return path
+    for name in IN_FOLDERS:
+        if (path / name).is_file():
+            return path / name
+    raise UserError(
+        f"init: folder {str(path)!r} has no {' and no '.join(IN_FOLDERS)}; type the folder of a "
+        "run that has trained, or a .safetensors or .pth file"
+    )
 
 
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> Loaded:

@@ -12,8 +12,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+import joslim
 from joslim.errors import UserError
 from joslim.models import MODELS, resnet8
+from joslim.runs.run import Run
 from joslim.runs.trained_weights import load_weights, read_weights
 
 
@@ -139,10 +141,27 @@ def test_a_file_of_torch_runs_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "touched").exists()
 
 
-def test_a_folder_holds_no_weights(tmp_path: Path) -> None:
-    (tmp_path / "w.safetensors").mkdir()
-    with pytest.raises(UserError, match="init: cannot read"):
-        read_weights(tmp_path / "w.safetensors")
+@pytest.mark.parametrize("inside", ["checkpoint", "."])
+def test_folders_of_weights(inside: str, tmp_path: Path) -> None:
+    folder = tmp_path / "w.safetensors"
+    folder.mkdir()
+    with pytest.raises(UserError, match=r"^init: folder '.*w.safetensors' has no checkpoint/model"):
+        read_weights(folder)
+    weights = trained()
+    (folder / inside).mkdir(exist_ok=True)
+    save_file(weights, folder / inside / "model.safetensors")
+    read = read_weights(folder)
+    assert all(torch.equal(read[name], tensor) for name, tensor in weights.items())
+
+
+def test_a_run_is_where_another_starts(finished: Run, tmp_path: Path) -> None:
+    settings = {"model": "resnet8", "data": "digits", "threads": 1, "front_images": 64}
+    alone = {"method": "single", "steps": 1, "lr": 1e-9}
+    run = joslim.train(**settings, **alone, init=finished.path, out=tmp_path / "run")
+    assert run.config.init == str(finished.path)
+    sizes = {name: value.norm().item() for name, value in finished.net.named_parameters()}
+    started = {name: value.norm().item() for name, value in run.net.named_parameters()}
+    assert started == pytest.approx(sizes, rel=1e-4)  # sorted, and hardly moved
 
 
 # Other names for the same weights
