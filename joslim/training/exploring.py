@@ -86,17 +86,18 @@ class ChildSearch:
         children, self.rng.bit_generator.state = proposed
         return [self.space.of_counts(counts) for counts in children]
 
-    def score(self, children: Sequence[Widths]) -> list[float]:
-        """Compute the losses of children on the same `FROZEN_IMAGES` images.
+    def score(self, children: Sequence[Widths], images: int = FROZEN_IMAGES) -> list[float]:
+        """Compute the losses of children on the same images.
 
         They are remembered, with the images, until the weights change.
 
         Args:
             children: Children of the network.
+            images: Number of images.
         """
-        weights = self._version_of_weights(), self._criterion()
+        weights = self._version_of_weights(), self._criterion(), images
         if self._frozen is None or self._frozen[0] != weights:
-            self._frozen = weights, first_images(self.scoring, FROZEN_IMAGES), {}
+            self._frozen = weights, first_images(self.scoring, images), {}
         _, batches, known = self._frozen
         new = [child for child in children if child not in known]
         known.update(zip(new, self._losses_on(batches, new)))

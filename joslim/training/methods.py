@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -32,6 +33,8 @@ SLIM_CHILDREN = 40
 FEW_CHILDREN = 20
 # AutoSlim trains for this share of the steps before it removes channels (the paper: 10 to 20%).
 AUTOSLIM_EARLY = 0.15
+# Images that measure the sensitivity of each knob: all children see the same ones, so few suffice.
+SENSITIVITY_IMAGES = 512
 # Places at which the children of a curve are priced: finer than any channel count.
 PLACES = 4001
 
@@ -59,7 +62,7 @@ class Training(Protocol):
     channels_only: bool
 
     def propose(self, count: int) -> list[Widths]: ...
-    def score(self, children: Sequence[Widths]) -> list[float]: ...
+    def score(self, children: Sequence[Widths], images: int = ...) -> list[float]: ...
     def score_in_round(self, children: Sequence[Widths]) -> list[float]: ...
     def rescore(self) -> None: ...
     def visit_start(self) -> None: ...
@@ -172,7 +175,8 @@ def sensitivity_widths(training: Training) -> list[Widths]:
     Their places are even in the logarithm of the multiplier: large children are as good as trained.
     """
     if training.shrink_rates is None:
-        training.shrink_rates = shrink_rates(training.space, training.cost, training.score)
+        score = partial(training.score, images=SENSITIVITY_IMAGES)
+        training.shrink_rates = shrink_rates(training.space, training.cost, score)
     low = float(training.space.low.min())
     multipliers = low ** training.rng.random(size=training.samples)
     places = (multipliers - low) / (1.0 - low) if low < 1 else multipliers
