@@ -156,6 +156,10 @@ LONG = {
         )
         for epochs in LENGTHS
     },
+    "draw-photos": Table(
+        "100 epochs of photographs, children in a step",
+        {f"photos-100-{name}": IN_A_STEP_LABELS[name] for name in ("all", "one")},
+    ),
     "otherwise": Table(
         "30 epochs, settings of joslim changed",
         {

@@ -60,6 +60,7 @@ IN_A_STEP: dict[str, Row] = {
 # Networks with blocks to leave out, and images that have something to lose. The first is the row
 # with widths alone.
 PHOTOS, FIFTY = "ten classes of photographs", "fifty classes of photographs"
+TWENTY_PHOTOS = "twenty classes of photographs"
 OFTEN: Row = {"every": 8, "warmup": 0.1}
 DEEPER: Row = {"model": "resnet20", "size": 24, "amp": "bf16", "front_images": 1024, **OFTEN}
 MOBILE: Row = {"model": "mobilenet_v2", "data": PHOTOS, "size": 48, "batch": 64, "divisor": 8}
@@ -113,6 +114,11 @@ ROWS: dict[str, Row] = {
         f"joslim-{epochs}-{name}": row("joslim", epochs, **settings, warmup=0.1)
         for epochs in LENGTHS
         for name, settings in IN_A_STEP.items()
+    },
+    # The same on other images.
+    **{
+        f"photos-100-{name}": row("joslim", 100, **IN_A_STEP[name], data=TWENTY_PHOTOS, warmup=0.1)
+        for name in ("all", "one")
     },
     # As many passes as the training with all children has.
     **{
@@ -298,6 +304,7 @@ def latency_file(network: str) -> Path:
 CLASSES: dict[str, Callable[[int], joslim.Data]] = {
     TWENTY: twenty_classes,
     PHOTOS: partial(photographs, 10),
+    TWENTY_PHOTOS: partial(photographs, 20),
     FIFTY: partial(photographs, 50),
 }
 
