@@ -152,7 +152,7 @@ LONG = {
             f"{epochs} epochs, children in a step",
             {f"joslim-{epochs}-{name}": label for name, label in IN_A_STEP_LABELS.items()}
             | {f"joslim-{AS_LONG[epochs]}-one": f"one, {AS_LONG[epochs]} epochs: as many passes"}
-            | {f"joslim-{epochs}": "all, no warm-up", f"joslim-{epochs}-cheap": "one, no warm-up"},
+            | {f"joslim-{epochs}": "all, no warm-up"},
         )
         for epochs in LENGTHS
     },
@@ -319,8 +319,8 @@ def further_figures(name: str, entries: list[Entry]) -> dict[str, float]:
 def alone_table(epochs: str) -> str:
     """Networks trained one by one, and joint trainings of as many epochs at the same cost."""
     names = [f"single-{size:g}-{epochs}" for size in SIZES]
-    rows = {f"joslim-{epochs}": "all", f"joslim-{epochs}-all": "all, warm-up"}
-    rows[f"joslim-{epochs}-one"] = "one, warm-up"
+    rows = {f"joslim-{epochs}-{name}": IN_A_STEP_LABELS[name] for name in ("all", "one")}
+    rows |= {f"joslim-{AS_LONG[int(epochs)]}-one": f"one, {AS_LONG[int(epochs)]} epochs"}
     joint = {label: name for name, label in rows.items() if is_kept(name)}
     if not all(map(is_kept, names)) or not joint:
         return ""
@@ -373,7 +373,8 @@ def spread(mean: float | None, deviation: float | None, digits: int = 2) -> str:
 def difference(row: dict[str, Any]) -> str:
     if (against := row["against"]) is None:
         return ""
-    chance = "" if against["p_value"] is None else f" (p {against['p_value']:.2f})"
+    p = against["p_value"]
+    chance = "" if p is None else f" (p {p:.2f})" if p >= 0.01 else " (p < 0.01)"
     return f"{against['difference']:+.2f}{chance}"
 
 
