@@ -102,6 +102,7 @@ def row(method: str, epochs: float, **settings: Any) -> Row:
 METHODS = ("slim", "bignas", "joslim")
 # A ResNet20 whose inner layers have a width each: 12 knobs.
 UNTIED: Row = {"model": "study:untied_resnet20", "warmup": 0.1, **CHEAP}
+SHORT_RESNET20: Row = {"model": "resnet20", "amp": "bf16"}
 # The paper's search and weights, and ours without random children.
 OF_THE_PAPER: Row = {"preset": "paper", "random_share": 0.0, "full_weight": 1.0}
 OURS_WITHOUT: Row = {"random_share": 0.0, "full_weight": 1.0}
@@ -114,6 +115,18 @@ ROWS: dict[str, Row] = {
         f"joslim-{epochs}-{name}": row("joslim", epochs, **settings, warmup=0.1)
         for epochs in LENGTHS
         for name, settings in IN_A_STEP.items()
+    },
+    # The length of the warm-up, and a deeper network that cannot begin without one.
+    **{
+        f"joslim-30-{name}-warmup-{warmup:g}": row("joslim", 30, **settings, warmup=warmup)
+        for warmup in (0.02, 0.05)
+        for name, settings in (("all", ALL), ("one", CHEAP))
+    },
+    **{
+        f"resnet20-10-{name}-warmup-{warmup:g}": row("joslim", 10, **SHORT_RESNET20, **settings)
+        | {"warmup": warmup}
+        for warmup in (0.0, 0.02, 0.05, 0.1)
+        for name, settings in (("all", ALL), ("one", CHEAP))
     },
     # The same on other images.
     **{
