@@ -47,6 +47,8 @@ RESNET8: Row = {"model": "resnet8", "data": TWENTY, "size": 16, "recipe": "cifar
 ALL: Row = {"draw": 3, "full_first": 0.0}
 # The full network alone at first, then one other beside it.
 CHEAP: Row = {"draw": 1, "full_first": 0.3}
+# The warm-up of the recipe `cifar`.
+WARMUP = 0.05
 # How many children a step trains besides the full network, by the name in the rows.
 IN_A_STEP: dict[str, Row] = {
     "all": ALL,
@@ -101,7 +103,7 @@ def row(method: str, epochs: float, **settings: Any) -> Row:
 
 METHODS = ("slim", "bignas", "joslim")
 # A ResNet20 whose inner layers have a width each: 12 knobs.
-UNTIED: Row = {"model": "study:untied_resnet20", "warmup": 0.1, **CHEAP}
+UNTIED: Row = {"model": "study:untied_resnet20", "warmup": WARMUP, **CHEAP}
 SHORT_RESNET20: Row = {"model": "resnet20", "amp": "bf16"}
 # The paper's search and weights, and ours without random children.
 OF_THE_PAPER: Row = {"preset": "paper", "random_share": 0.0, "full_weight": 1.0}
@@ -112,14 +114,14 @@ ROWS: dict[str, Row] = {
     **{f"{name}-30-memory": row(name, 30, cost="memory") for name in METHODS},
     # 2. How many children a step trains, by the length of the training, with the recipe's warm-up.
     **{
-        f"joslim-{epochs}-{name}": row("joslim", epochs, **settings, warmup=0.1)
+        f"joslim-{epochs}-{name}": row("joslim", epochs, **settings, warmup=WARMUP)
         for epochs in LENGTHS
         for name, settings in IN_A_STEP.items()
     },
     # The length of the warm-up, and a deeper network that cannot begin without one.
     **{
         f"joslim-30-{name}-warmup-{warmup:g}": row("joslim", 30, **settings, warmup=warmup)
-        for warmup in (0.02, 0.05)
+        for warmup in (0.02, 0.1)
         for name, settings in (("all", ALL), ("one", CHEAP))
     },
     **{
@@ -130,12 +132,12 @@ ROWS: dict[str, Row] = {
     },
     # The same on other images.
     **{
-        f"photos-100-{name}": row("joslim", 100, **IN_A_STEP[name], data=TWENTY_PHOTOS, warmup=0.1)
+        f"photos-100-{name}": row("joslim", 100, **IN_A_STEP[name], data=TWENTY_PHOTOS, warmup=WARMUP)
         for name in ("all", "one")
     },
     # As many passes as the training with all children has.
     **{
-        f"joslim-{as_long}-one": row("joslim", as_long, **CHEAP, warmup=0.1)
+        f"joslim-{as_long}-one": row("joslim", as_long, **CHEAP, warmup=WARMUP)
         for as_long in AS_LONG.values()
     },
     # 3. What else could be otherwise.
