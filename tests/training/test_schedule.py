@@ -108,7 +108,7 @@ IMAGENET = {
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("cifar", {**CIFAR, "warmup": 0.1}),  # ours: docs/log.md
+        ("cifar", {**CIFAR, "warmup": 0.05}),  # ours: docs/log.md
         ("paper/cifar10-resnet20", CIFAR),
         ("cifar-single", {**CIFAR, "epochs": 200}),
         ("imagenet", IMAGENET),
