@@ -123,9 +123,9 @@ def set_up(
         slimming=_make_slimming(settings, net, images, cost_of(settings, cost, net), task),
         optimizer=OPTIMIZERS[settings.optimizer].make(
             DECAYS[settings.decay_on](net, settings.weight_decay),
-            settings.lr,
-            settings.momentum,
-            settings.weight_decay,
+            lr=settings.lr,
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
             fused=True if device.type == "cuda" else None,
         ),
         task=task,
