@@ -42,7 +42,7 @@ from joslim.results.plots import draw_run
 from joslim.results.record import read_record
 from joslim.results.run_files import LATENCY, STOPPED, RunStatus
 from joslim.runs import checkpoint
-from joslim.runs.config import WHERE_AND_HOW, Config, config_of
+from joslim.runs.config import Config, config_of
 from joslim.runs.folder import PICTURE, SAMPLES, RunFolder
 from joslim.runs.logs import HistoryLog, MetricsLog, check_tracker, tracker_of
 from joslim.runs.report import PAGE, report_at_end
@@ -52,6 +52,7 @@ from joslim.runs.setup import lay_out, refuse_untrained_teacher, set_up
 from joslim.runs.summary import summary
 from joslim.runs.trainer import Trainer
 from joslim.training.exploring import timed
+from joslim.training.settings import WHERE_AND_HOW
 from joslim.training.tasks import Task
 
 

@@ -27,7 +27,7 @@ from joslim.files import (
 )
 from joslim.models import MODELS
 from joslim.results.run_files import steps_in
-from joslim.runs.config import DEFAULTS, SEARCH_OPTIONS, Config, Resolved
+from joslim.runs.config import DEFAULTS, Config, Resolved
 from joslim.runs.libraries import PRETRAINED, library_of, pretrained_weights
 from joslim.runs.networks import check_model, default_shape, load_model, make_net, set_dropout
 from joslim.runs.recipes import FINE_TUNING_RATE, check_data, rate_for
@@ -45,7 +45,7 @@ from joslim.training.methods import method as find_method
 from joslim.training.methods import preset as find_preset
 from joslim.training.optimizers import DECAYS, OPTIMIZERS
 from joslim.training.schedule import Schedule
-from joslim.training.settings import Sandwich, resolved_sandwich
+from joslim.training.settings import SEARCH_OPTIONS, Sandwich, resolved_sandwich
 from joslim.training.slimming import Slimming, default_every, steps_alone
 from joslim.training.tasks import (
     TASKS,

@@ -33,9 +33,10 @@ from joslim.results.groups import (
 )
 from joslim.results.record import Record, read_record
 from joslim.results.run_files import RunStatus
-from joslim.runs.config import FIELDS, WHERE_AND_HOW, Config
+from joslim.runs.config import FIELDS, Config
 from joslim.runs.run import Run
 from joslim.space import Dim, Knob, WidthSpace
+from joslim.training.settings import WHERE_AND_HOW
 
 SPACE = WidthSpace((Dim("a", 16), Dim("b", 16)), (Knob("a", (0,), 0.25), Knob("b", (1,), 0.25)))
 
