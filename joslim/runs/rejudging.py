@@ -141,6 +141,7 @@ def _with_weights(run: Run, cost: Any, data: Any, where: Mapping[str, Any]) -> T
         "device_file": None,
         "init": None,
         "tensorboard": False,
+        "log_to": None,
         "data_root": root if root is not None and isdir(root) else None,
     }
     given = {key: value for key, value in where.items() if value is not None}

@@ -14,6 +14,7 @@ import joslim
 from joslim import UserError, Widths
 from joslim.comparing import read
 from joslim.results.run_files import CONFIG, FINISHED, METRICS, status_of
+from joslim.runs import logs
 
 OPTIONS: dict[str, Any] = {
     "steps": 6,
@@ -117,6 +118,24 @@ def test_what_is_refused(runs: Path, tmp_path: Path) -> None:
     joslim.save(net, front, tmp_path / "own", model="resnet8")
     with pytest.raises(UserError, match=r"^run: .* loop of its owner; .* joslim.explore"):
         joslim.rejudge(tmp_path / "own", "memory")
+
+
+def test_the_tracker_of_the_run_is_not_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = []
+
+    def track(folder: Path, settings: dict[str, Any]) -> logs.Send:
+        opened.append(folder.name)
+        return lambda figures, step: None
+
+    monkeypatch.setitem(logs.LOGGERS, "own", track)
+    monkeypatch.setitem(logs.PACKAGES, "own", "json")
+    joslim.train(method="slim", out=tmp_path / "run", log_to="own", **OPTIONS)
+    made = joslim.rejudge(tmp_path / "run", "memory")
+    assert (opened, made.config.log_to) == (["run"], None)
+    joslim.rejudge(tmp_path / "run", "memory", tmp_path / "typed", log_to="own")
+    assert opened == ["run", "typed"]
 
 
 def test_half_a_run_is_not_left_behind(runs: Path, tmp_path: Path) -> None:
