@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch.nn.functional as F
 import joslim
 from joslim import UserError, Widths
 from joslim.comparing import read
+from joslim.errors import Stopped
 from joslim.results.run_files import CONFIG, FINISHED, METRICS, status_of
 from joslim.runs import logs
 
@@ -144,4 +146,13 @@ def test_half_a_run_is_not_left_behind(runs: Path, tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         joslim.rejudge(runs / "slim-macs", "memory", tmp_path / "made", watch=stop)
+    assert [*(tmp_path / "made").iterdir()] == []
+
+
+def test_a_signal_stops_it(runs: Path, tmp_path: Path) -> None:
+    def interrupt(progress: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(Stopped, match=r"^stopped; the same command begins anew$"):
+        joslim.rejudge(runs / "slim-macs", "memory", tmp_path / "made", watch=interrupt)
     assert [*(tmp_path / "made").iterdir()] == []
