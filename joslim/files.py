@@ -184,13 +184,6 @@ def json_count(value: Any, where: str, least: int, most: int) -> int:
     return value
 
 
-def json_counts(values: list[Any], where: str, least: int, most: int) -> list[int]:
-    """Whole numbers, checked all at once; one by one only to name the wrong one."""
-    if {*map(type, values)} == {int} and least <= min(values) and max(values) <= most:
-        return values
-    return [json_count(value, where, least, most) for value in values]
-
-
 def json_number(value: Any, where: str, most: float = LARGEST_NUMBER) -> float:
     """Finite number; an int stays an int."""
     known = isinstance(value, (int, float)) and not isinstance(value, bool)
