@@ -122,7 +122,6 @@ function showTime() {
     seconds,
   ]);
   const list = element("dl", { class: "figures small" });
-  const scoring = times.scoring_passes || 0;
   putFigures(list, [
     ["wall time", duration(times.seconds)],
     ["a step, on average", `${decimals((1000 * times.step_seconds) / times.step)} ms`],
@@ -130,18 +129,6 @@ function showTime() {
   place.replaceChildren(list);
   if (parts.length) place.append(element("h3", {}, "Time by part"), sharesOf(parts, duration));
   showPace(times.pace);
-  if (times.passes && !parts.length) {
-    place.append(
-      element("h3", {}, "Passes through the network"),
-      sharesOf(
-        [
-          ["training, forward and backward", times.passes],
-          ["scoring children, forward only", scoring],
-        ],
-        formatCount,
-      ),
-    );
-  }
 }
 
 function showPace(pace) {
