@@ -34,6 +34,7 @@ from joslim.files import json_count
 from joslim.results.comparison import SHARES, Comparison
 from joslim.results.run_files import CONFIG, is_finished, status_of
 from joslim.runs.config import DEFAULTS
+from joslim.runs.folder import RunFolder
 
 BAD_INPUT = 2
 # Seconds between two looks at the processes, and between two calls of the watcher.
@@ -105,8 +106,6 @@ def compare(
         >>> [row["method"] for row in comparison.table()]
         ['slim']
     """
-    from joslim.runs.folder import RunFolder
-
     if "RANK" in os.environ:
         raise UserError("compare: its runs are processes of their own; start it without torchrun")
     if processes is not None:
@@ -163,8 +162,6 @@ def _check_folder(folder: Path) -> None:
 
 
 def _write_plan(folder: Path, plan: Plan) -> None:
-    from joslim.runs.folder import RunFolder
-
     try:
         RunFolder(folder).write(FILE, {"joslim": __version__, **plan.to_json()})
     except OSError as error:
