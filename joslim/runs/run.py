@@ -137,25 +137,18 @@ class Run:
         if self.in_own_loop:
             record, where = self.facts["network"], f"{CONFIG}.network"
             example = tuple(x[:1] if self.batched else x for x in self.samples)
-            options = slim_options(record, where)
-            net = slim_again(
-                self._network(classes_in(record, where), channels_in(inputs_of(self.facts))),
-                example,
-                options,
-            )
-            if net.space != self.front.space:
-                raise UserError(
-                    f"model: {len(net.space)} knobs and {len(net.space.dims)} groups of channels, "
-                    f"which are not those of the run in {str(self.path)!r}; give the network that "
-                    "was saved there"
-                )
+            classes, options = classes_in(record, where), slim_options(record, where)
         else:
-            classes = json_rows(self._data, "classes", f"{CONFIG}.data", MOST_CLASSES)
-            example = blank_inputs(inputs_of(self.facts))
-            net = slim_again(
-                self._network(len(classes), channels_in(inputs_of(self.facts))),
-                example,
-                self.config.slim_options,
+            data = json_value(self.facts, "data", CONFIG)
+            classes = len(json_rows(data, "classes", f"{CONFIG}.data", MOST_CLASSES))
+            example, options = blank_inputs(inputs_of(self.facts)), self.config.slim_options
+        model = self._network(classes, channels_in(inputs_of(self.facts)))
+        net = slim_again(model, example, options)
+        if self.in_own_loop and net.space != self.front.space:
+            raise UserError(
+                f"model: {len(net.space)} knobs and {len(net.space.dims)} groups of channels, "
+                f"which are not those of the run in {str(self.path)!r}; give the network that was "
+                "saved there"
             )
         checkpoint.load_weights(path, net)
         return net.eval()
@@ -164,10 +157,6 @@ class Run:
     def in_own_loop(self) -> bool:
         """Whether `joslim.save` has written the run, after a training loop of somebody's own."""
         return "network" in self.facts
-
-    @property
-    def _data(self) -> Any:
-        return json_value(self.facts, "data", CONFIG)
 
     @property
     def batched(self) -> bool:
