@@ -24,6 +24,7 @@ from joslim.runs import checkpoint
 from joslim.runs.config import Config, config_of
 from joslim.runs.folder import SAMPLES, RunFolder, sample_names
 from joslim.runs.networks import (
+    are_inputs,
     blank_inputs,
     channels_in,
     check_model,
@@ -180,20 +181,11 @@ class Run:
                 f"run: {str(self.path)!r} has no {SAMPLES}, its training has not finished"
             )
         wanted = inputs_of(self.facts)
-        found = [stored.get(name) for name in sample_names(len(wanted))]
-        for tensor, (shape, kind) in zip(found, wanted):
-            fixed = shape[1:] if self.batched else shape
-            if (
-                tensor is None
-                or str(tensor.dtype) != f"torch.{kind}"
-                or tuple(tensor.shape[1:] if self.batched else tensor.shape) != fixed
-                or not tensor.numel()
-            ):
-                raise UserError(f"run: {str(file)!r} holds no inputs of shape {fixed}")
-        inputs = tuple(tensor for tensor in found if tensor is not None)
-        if self.batched and len({len(tensor) for tensor in inputs}) > 1:
-            raise UserError(f"run: {str(file)!r} holds different numbers of samples")
-        return inputs
+        found = tuple(stored[name] for name in sample_names(len(wanted)) if name in stored)
+        if not are_inputs(found, wanted, self.batched):
+            shapes = ", ".join(f"{shape} {kind}" for shape, kind in wanted)
+            raise UserError(f"run: {str(file)!r} holds no samples of inputs {shapes}")
+        return found
 
     @cached_property
     def history(self) -> History:

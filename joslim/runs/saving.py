@@ -19,7 +19,7 @@ from joslim.results.run_files import FINISHED, HISTORY, METRICS, TRAINING, RunSt
 from joslim.runs import checkpoint
 from joslim.runs.folder import SAMPLES, RunFolder, sample_names
 from joslim.runs.logs import HistoryLog, header_of, lines_since
-from joslim.runs.networks import name_of_own, network_facts, positional_inputs
+from joslim.runs.networks import are_inputs, name_of_own, network_facts, positional_inputs
 from joslim.runs.run import Run
 from joslim.slimmable import SlimmableNet
 from joslim.slimmable.batchnorm import inputs_of
@@ -173,19 +173,11 @@ def checked_samples(net: SlimmableNet, samples: Any) -> tuple[Tensor, ...]:
             for x in repeated
         )
     given = samples if isinstance(samples, (tuple, list)) else (samples,)
-    wanted = [tuple(x.shape[1:] if batched else x.shape) for x in positional_inputs(net)]
-    fits = len(given) == len(wanted) and all(
-        isinstance(x, Tensor)
-        and x.dtype == example.dtype
-        and tuple(x.shape[1:] if batched else x.shape) == shape
-        and x.numel()
-        for x, example, shape in zip(given, positional_inputs(net), wanted)
-    )
-    if not fits or (batched and len({len(x) for x in given}) > 1):
-        n = "n, " if batched else ""
+    wanted = [(tuple(x.shape), str(x.dtype).removeprefix("torch.")) for x in positional_inputs(net)]
+    if not are_inputs(given, wanted, batched):
         shapes = ", ".join(
-            f"({n}{', '.join(map(str, shape))}) {str(x.dtype).removeprefix('torch.')}"
-            for shape, x in zip(wanted, positional_inputs(net))
+            f"({', '.join(map(str, ('n', *shape[1:]) if batched else shape))}) {kind}"
+            for shape, kind in wanted
         )
         found = ", ".join(
             f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}"
