@@ -260,6 +260,16 @@ def refuse_foreign_file(file: Path, start: bytes, overwrite: bool) -> None:
     )
 
 
+@contextmanager
+def writing(path: str | Path, field: str = "out") -> Iterator[None]:
+    """Convert the errors of the disk in this block to a UserError that names the field and path."""
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or error
+        raise UserError(f"{field}: cannot write {str(path)!r}: {why}") from error
+
+
 def write_whole(file: Path, text: str) -> None:
     with whole(file) as beside:
         beside.write_text(text, encoding="utf-8")

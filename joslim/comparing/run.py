@@ -30,7 +30,7 @@ from joslim.comparing.plan import (
     log_of,
 )
 from joslim.errors import Stopped, UserError, unknown
-from joslim.files import json_count
+from joslim.files import json_count, writing
 from joslim.results.comparison import SHARES, Comparison
 from joslim.results.run_files import CONFIG, is_finished, status_of
 from joslim.runs.config import DEFAULTS
@@ -162,10 +162,8 @@ def _check_folder(folder: Path) -> None:
 
 
 def _write_plan(folder: Path, plan: Plan) -> None:
-    try:
+    with writing(folder):
         RunFolder(folder).write(FILE, {"joslim": __version__, **plan.to_json()})
-    except OSError as error:
-        raise UserError(f"out: cannot write into {str(folder)!r}: {error.strerror}") from error
 
 
 def _take_back(folder: Path, plan: Plan, known: Plan | None) -> None:

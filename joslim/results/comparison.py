@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from joslim.errors import UserError, unknown
-from joslim.files import write_whole
+from joslim.files import write_whole, writing
 from joslim.front import ERRORS, IN_PERCENT, Front
 from joslim.results.groups import (
     Spread,
@@ -186,11 +186,9 @@ class Comparison:
         """
         target = Path(folder)
         content = json.dumps(self.to_json(**options), indent=2, allow_nan=False)
-        try:
+        with writing(folder):
             target.mkdir(parents=True, exist_ok=True)
             write_whole(target / TABLE, content + "\n")
-        except OSError as error:
-            raise UserError(f"out: cannot write into {str(folder)!r}: {error.strerror}") from error
         if len(self.failures) < len(self.entries):
             self.draw(target / PICTURE)
 

@@ -36,7 +36,7 @@ from joslim.distributed import (
     world,
 )
 from joslim.errors import RunFailed, Stopped, UserError, first_line
-from joslim.files import disk_errors, write_tensors
+from joslim.files import disk_errors, write_tensors, writing
 from joslim.front import Front, step_of_front
 from joslim.results.plots import draw_run
 from joslim.results.record import read_record
@@ -216,16 +216,13 @@ def run_training(
             refuse_untrained_teacher(trainer)
         on_first(lambda: stack.enter_context(folder.locked()))
         on_first(folder.tidy)
-        try:
+        with writing(folder.path):
             if on_first(lambda: _holds_run(folder, overwrite, resume, until)):
                 restore(trainer, folder, until)
             else:
                 on_first(folder.prepare)
                 # It comes first: by it the other files are known to be a run's.
                 on_first(lambda: write_config(trainer, folder))
-        except OSError as error:
-            where = f"cannot write into {str(folder.path)!r}"
-            raise UserError(f"out: {where}: {error.strerror or error}") from error
         agree_on_latency(trainer, folder)
         front = on_first(lambda: _finished_front(trainer, folder))
         if front is None:

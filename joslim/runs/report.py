@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from joslim.errors import UserError
-from joslim.files import refuse_foreign_file, shown, write_whole
+from joslim.files import refuse_foreign_file, shown, write_whole, writing
 from joslim.results.device_times import matching_files
 from joslim.results.page.content import page_of
 from joslim.results.plots import draw_front, draw_run
@@ -199,10 +199,8 @@ def _target_of(folders: Sequence[Path], path: str | Path | None, overwrite: bool
 
 
 def _write_page(records: Sequence[Record], target: Path, refresh: int | None = None) -> None:
-    try:
+    with writing(target):
         write_whole(target, page_of(records, refresh))
-    except OSError as error:
-        raise UserError(f"out: {str(target)!r} cannot be written: {error.strerror}") from error
 
 
 # The runs of a watch

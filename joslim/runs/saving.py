@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from joslim.errors import UserError
-from joslim.files import disk_errors, shown, write_tensors
+from joslim.files import disk_errors, shown, write_tensors, writing
 from joslim.front import Front
 from joslim.models import MODELS
 from joslim.results.record import Record, showable
@@ -93,26 +93,22 @@ def save(
     target = RunFolder(folder)
     target.check(overwrite)
     steps = slimming.steps if slimming else 0
-    try:
-        with target.locked():
-            target.prepare()
-            target.write_config(
-                settings_of(network, slimming, model),
-                cost=front.cost,
-                fresh=[],
-                data={"identity": identity_of(facts)},
-                network=facts,
-            )
-            names = sample_names(len(inputs))
-            with disk_errors(target.file(SAMPLES)):
-                write_tensors(dict(zip(names, inputs)), target.file(SAMPLES))
-            if slimming:
-                HistoryLog(target, slimming.history).update()
-            target.write_front(front, steps)
-            checkpoint.save(target, network, None, steps, finished=True)
-    except OSError as error:
-        why = error.strerror or error
-        raise UserError(f"out: cannot write into {str(folder)!r}: {why}") from error
+    with writing(folder), target.locked():
+        target.prepare()
+        target.write_config(
+            settings_of(network, slimming, model),
+            cost=front.cost,
+            fresh=[],
+            data={"identity": identity_of(facts)},
+            network=facts,
+        )
+        names = sample_names(len(inputs))
+        with disk_errors(target.file(SAMPLES)):
+            write_tensors(dict(zip(names, inputs)), target.file(SAMPLES))
+        if slimming:
+            HistoryLog(target, slimming.history).update()
+        target.write_front(front, steps)
+        checkpoint.save(target, network, None, steps, finished=True)
     return Run(target, network, front)
 
 
