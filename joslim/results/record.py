@@ -25,8 +25,8 @@ from joslim.results.run_files import (
     RunStatus,
     facts_of_run,
     finite_number,
+    last_metrics,
     read_lines,
-    seconds_of,
     status_of,
 )
 from joslim.space import CHANNELS, WidthSpace
@@ -135,7 +135,9 @@ class Record:
     @property
     def seconds(self) -> float | None:
         """Wall time, all parts together if the run was resumed."""
-        return None if self.logs is not None else seconds_of(self.path)
+        if self.logs is not None:
+            return None
+        return finite_number(last_metrics(self.path), "seconds")
 
     @cached_property
     def history(self) -> VisitedChildren | None:

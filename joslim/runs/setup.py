@@ -77,7 +77,10 @@ def set_up(
     device = find_device(config.device)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    weights = init if init is not None or config.init is None else initial_weights(config)
+    weights = init
+    if weights is None and config.init is not None:
+        is_pretrained = config.init == PRETRAINED
+        weights = pretrained_weights(config.model) if is_pretrained else read_weights(config.init)
     images = load_images(config, data, device, model)
     for name in images.classes:  # before a training and not after it: no export could have them
         if not is_name(name):
@@ -455,11 +458,3 @@ def find_device(name: str) -> torch.device:
         why = first_line(error)
         raise UserError(f"device: {name!r} cannot be used: {why}; type auto or cpu") from error
     return device
-
-
-def initial_weights(config: Config) -> Mapping[str, Tensor]:
-    """Read the weights to start from: of a file, or those of the library of the network."""
-    assert config.init is not None
-    return (
-        pretrained_weights(config.model) if config.init == PRETRAINED else read_weights(config.init)
-    )
