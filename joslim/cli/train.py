@@ -101,7 +101,7 @@ class GroupedHelp(TyperCommand):
                 formatter.write_dl(records)
 
 
-def settings_of(config: Path | None, flags: dict[str, Any]) -> dict[str, Any]:
+def typed_settings(config: Path | None, flags: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of the file, replaced by those that were typed.
 
     Steps that were typed also replace epochs of the file, and epochs steps. Another method than
@@ -143,7 +143,7 @@ def train(
     The widths of its children (subnets) are chosen while the shared weights train. The run folder
     holds the front, the weights and everything else about the run.
     """
-    values = settings_of(config, flags)
+    values = typed_settings(config, flags)
     if overwrite and resume:
         raise UserError("resume: --overwrite and --resume exclude each other; type only one")
     if dry_run:

@@ -51,7 +51,7 @@ from joslim.runs.run import Run
 from joslim.runs.setup import lay_out, refuse_untrained_teacher, set_up
 from joslim.runs.summary import summary
 from joslim.runs.trainer import Trainer
-from joslim.training.exploring import timed
+from joslim.training.exploring import adding_seconds
 from joslim.training.settings import WHERE_AND_HOW
 from joslim.training.tasks import Task
 
@@ -247,7 +247,7 @@ def train_steps(trainer: Trainer, writer: RunWriter, watch: Watcher, stop: Stop)
     trainer.net.train()
     batches = trainer.batches()
     while slimming.steps < trainer.total_steps:
-        with timed(slimming.seconds, "data"):
+        with adding_seconds(slimming.seconds, "data"):
             batch = next(batches)
         try:
             trainer.step(*batch)

@@ -37,10 +37,12 @@ def timed_fronts(
     if model is not None and not device_files:
         raise UserError("model: it goes with a device file; leave out --model")
     files = matching_files(folders, device_files)
-    return [timed(folder, files.get(folder), model) for folder in folders]
+    return [read_timed_front(folder, files.get(folder), model) for folder in folders]
 
 
-def timed(folder: Path, device_file: str | Path | None, model: str | None = None) -> Front:
+def read_timed_front(
+    folder: Path, device_file: str | Path | None, model: str | None = None
+) -> Front:
     """Read the front of a run; its network is loaded if the device file lacks some child."""
 
     def network() -> SlimmableNet:

@@ -206,7 +206,7 @@ def device_of(model: Any) -> torch.device:
 
 def find_maker(name: str) -> Callable[..., Any]:
     if ":" in name:
-        return imported(name)
+        return import_maker(name)
     if name not in MODELS:
         error = unknown("model", name, MODELS, most=len(MODELS))
         raise UserError(f"{error}; or your own as package.module:function")
@@ -221,7 +221,7 @@ def check_model(model: Any) -> None:
         )
 
 
-def imported(name: str) -> Any:
+def import_maker(name: str) -> Any:
     """Import `package.module:function`, also from the current folder, as `python -m` does."""
     module_name, _, attribute = name.partition(":")
     if module_name.endswith(".py"):

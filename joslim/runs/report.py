@@ -27,7 +27,7 @@ from joslim.results.run_files import (
     read_front,
 )
 from joslim.runs.folder import CHECKPOINTS, MADE
-from joslim.runs.fronts import timed
+from joslim.runs.fronts import read_timed_front
 
 log = logging.getLogger("joslim")
 
@@ -94,7 +94,9 @@ def report(
     for at, folder in enumerate(folders):
         file = files.get(folder)
         try:
-            records.append(read_record(folder, timed(folder, file) if file else None, file))
+            records.append(
+                read_record(folder, read_timed_front(folder, file) if file else None, file)
+            )
         except NothingYet as error:
             if not records and at == len(folders) - 1:
                 raise

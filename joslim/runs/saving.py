@@ -96,7 +96,7 @@ def save(
     with writing(folder), target.locked():
         target.prepare()
         target.write_config(
-            settings_of(network, slimming, model),
+            known_settings(network, slimming, model),
             cost=front.cost,
             fresh=[],
             data={"identity": identity_of(facts)},
@@ -112,7 +112,7 @@ def save(
     return Run(target, network, front)
 
 
-def settings_of(
+def known_settings(
     net: SlimmableNet, slimming: Slimming | None, model: str | None = None
 ) -> dict[str, Any]:
     """What is known of the configuration; the loop has decided the rest."""
@@ -192,7 +192,7 @@ def record_of(slimming: Slimming) -> Record:
     network = network_facts(slimming.net)
     data = {"identity": identity_of(network)}
     facts = {"cost": slimming.cost.name, "data": data, "network": network}
-    config = settings_of(slimming.net, slimming)
+    config = known_settings(slimming.net, slimming)
     status = RunStatus(FINISHED if front else TRAINING, slimming.steps, slimming.total_steps)
     logs = {
         HISTORY: [header_of(slimming.history), *lines_since(slimming.history)],

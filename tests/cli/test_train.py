@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from joslim.cli.train import settings_of
+from joslim.cli.train import typed_settings
 from joslim.models import resnet8
 from joslim.results.run_files import read_lines
 from joslim.runs.config import FIELDS, config_of
@@ -163,7 +163,7 @@ def test_settings_of_the_file_that_the_typed_method_does_not_take(
     filed: dict[str, Any], method: str, left: dict[str, Any], tmp_path: Path
 ) -> None:
     (tmp_path / "c.json").write_text(json.dumps(filed))
-    found = settings_of(tmp_path / "c.json", {"method": method, "channels_only": None})
+    found = typed_settings(tmp_path / "c.json", {"method": method, "channels_only": None})
     assert found == {**left, "method": method}
     assert config_of(found).method == method
 

@@ -17,7 +17,7 @@ from joslim.runs.networks import (
     are_inputs,
     blank_input,
     default_shape,
-    imported,
+    import_maker,
     load_blank,
     load_model,
     make_net,
@@ -48,8 +48,8 @@ def test_modules_in_packages(own: Path) -> None:
 
 
 def test_the_current_folder_is_searched_once(own: Path) -> None:
-    imported("own:tiny")
-    imported("own:solid")
+    import_maker("own:tiny")
+    import_maker("own:solid")
     assert sys.path.count(str(own)) == 1
 
 
