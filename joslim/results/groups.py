@@ -116,7 +116,7 @@ def refuse_repetitions(runs: Iterable[tuple[str, int, Path]]) -> None:
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and standard deviation of some values; a deviation takes two values, a mean one."""
+    """Mean of the values, and their standard deviation if there are at least two."""
 
     mean: float | None
     deviation: float | None

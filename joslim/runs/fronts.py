@@ -32,7 +32,7 @@ def timed_fronts(
 ) -> list[Front]:
     """Read the front of each run, with the times of the device file that is of its network.
 
-    model: a network of somebody's own again, needed if not all its children were measured.
+    model: The user's own network, needed if the file lacks some children.
     """
     if model is not None and not device_files:
         raise UserError("model: it goes with a device file; leave out --model")

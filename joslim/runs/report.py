@@ -230,7 +230,7 @@ def _records_so_far(folders: Sequence[Path]) -> list[Record]:
 
 
 def _is_about_to_begin(folder: Path) -> bool:
-    """Whether it is missing, or holds at most the files that precede the configuration."""
+    """Whether the folder is missing or has no config.json yet, and nothing of anything else."""
     try:
         names = {entry.name for entry in folder.iterdir()}
     except FileNotFoundError:

@@ -39,7 +39,7 @@ BAD_STATE = (
 def set_up_again(
     config: Config, objects: Mapping[str, Any], folder: RunFolder, until: int | None
 ) -> Trainer:
-    """Set up a run as its folder has it: with its K, and with its weights instead of --init."""
+    """Set up a run with the K of its folder and the weights of its checkpoint."""
     facts = on_first(lambda: facts_of_run(folder.path))
     refuse_trained_elsewhere(facts, folder)
     stored = json_value(facts, "config", CONFIG)

@@ -156,7 +156,8 @@ class Trainer:
     def validate(self) -> list[float]:
         """Measure the validation errors of the full and the smallest network.
 
-        The weights are kept if the mean is the least so far; of equal means the last counts.
+        The weights are kept if the mean is the least so far. Of several equal means, the last step
+        is kept.
         """
         slimming, sweep = self.slimming, self.data.sweep
         full, smallest = slimming.space.full, slimming.space.smallest

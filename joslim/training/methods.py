@@ -144,7 +144,7 @@ def visit_spread(
 def sensitivity_widths(training: Slimming) -> list[Widths]:
     """Children of one curve, on which the knobs that the trained network needs most stay wide.
 
-    Their places are even in the logarithm of the multiplier: large children are as good as trained.
+    Places are even in the logarithm of the multiplier, which favours small children.
     """
     if training.shrink_rates is None:
         score = partial(training.score, images=SENSITIVITY_IMAGES)

@@ -364,7 +364,7 @@ class Slimming(ChildSearch):
         """Choose the widths of this step, and before it the children of the round if one begins."""
         if self._drawn_at == self.steps:  # gradients are being accumulated
             return
-        # A training that was extended stays with its children.
+        # An extended training keeps its chosen children.
         if self.steps < self.alone_until and self._chosen_at < 0:
             self.widths = [self.space.full]
             return
