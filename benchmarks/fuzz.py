@@ -56,8 +56,9 @@ from joslim.costs.timing import Setting
 from joslim.errors import RunFailed, UserError
 from joslim.front import Front
 from joslim.runs import driver
-from joslim.runs.config import FIELDS, kind_of
+from joslim.runs.config import FIELDS
 from joslim.runs.trainer import Trainer
+from joslim.training.settings import kind_of
 
 TINY = {
     "steps": 6,

@@ -184,13 +184,6 @@ def json_count(value: Any, where: str, least: int, most: int) -> int:
     return value
 
 
-def json_counts(values: list[Any], where: str, least: int, most: int) -> list[int]:
-    """Whole numbers, checked all at once; one by one only to name the wrong one."""
-    if {*map(type, values)} == {int} and least <= min(values) and max(values) <= most:
-        return values
-    return [json_count(value, where, least, most) for value in values]
-
-
 def json_number(value: Any, where: str, most: float = LARGEST_NUMBER) -> float:
     """Finite number; an int stays an int."""
     known = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -265,6 +258,16 @@ def refuse_foreign_file(file: Path, start: bytes, overwrite: bool) -> None:
         f"out: {str(file)!r} exists and was not written by joslim; type another, or --overwrite "
         "(in Python overwrite=True) to replace it"
     )
+
+
+@contextmanager
+def writing(path: str | Path, field: str = "out") -> Iterator[None]:
+    """Convert the errors of the disk in this block to a UserError that names the field and path."""
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or error
+        raise UserError(f"{field}: cannot write {str(path)!r}: {why}") from error
 
 
 def write_whole(file: Path, text: str) -> None:

@@ -32,6 +32,7 @@ from joslim.files import (
     refuse_foreign_file,
     shown,
     write_whole,
+    writing,
 )
 from joslim.space import Widths, WidthSpace
 from joslim.units import exact_size, parse_size, sufficient_size
@@ -466,10 +467,8 @@ class Front(Sequence[Point]):
         """
         file = Path(path)
         refuse_foreign_file(file, b'"val_images"', overwrite)
-        try:
+        with writing(path):
             write_whole(file, json.dumps(self.to_json(), indent=2, allow_nan=False) + "\n")
-        except OSError as error:
-            raise UserError(f"out: cannot write {str(path)!r}: {error.strerror}") from error
 
     @classmethod
     def of_json(cls, record: Any) -> Front:

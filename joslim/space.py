@@ -29,7 +29,7 @@ MAX_DIMS = 10_000
 MAX_CHANNELS = 10_000_000
 
 # What a Dim counts.
-CHANNELS, BLOCKS, PIXELS = KINDS = ("channels", "blocks", "pixels")
+CHANNELS, BLOCKS, PIXELS = ("channels", "blocks", "pixels")
 
 
 @dataclass(frozen=True)

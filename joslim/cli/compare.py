@@ -15,7 +15,7 @@ from joslim.cli.train import (
     ConfigFile,
     read_folder,
     refuse_training_flags,
-    settings_of,
+    typed_settings,
     with_flags_of_config,
 )
 from joslim.errors import RunFailed, UserError
@@ -111,7 +111,7 @@ def compare(
     from joslim.cli.progress import watching_several
 
     lists = {"methods": methods, "seeds": seeds, "costs": costs, "models": models}
-    settings = settings_of(config, flags)
+    settings = typed_settings(config, flags)
     options: dict[str, Any] = {"against": against, **parse_places(at)}
     if runs:
         refuse_training_flags({**lists, "processes": processes, **settings})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from joslim.deploy.rounding import Rounded
     from joslim.runs.run import Run
 
+# The record of a file for --json, and its lines for people.
+Facts = tuple[dict[str, Any], list[str]]
 FILES = ", ".join(f"NAME{suffix}" for suffix in known_suffixes())
 
 
@@ -85,7 +88,7 @@ def export(
     into a new folder.
     """
     from joslim.deploy.exporting import worst_of
-    from joslim.deploy.rounding import rounded_children, rounded_front, summary
+    from joslim.deploy.rounding import rounded_children, rounded_front
     from joslim.runs.fronts import opened
 
     sets = sets_of(**texts)
@@ -102,9 +105,9 @@ def export(
         raise UserError(f"divisor: it is for children, {why}; type a budget, --all or --bundle")
     rounded: list[Rounded] = []
     if whole:
-        facts = whole_network(run, out, overwrite)
+        found = [whole_network(run, out, overwrite)]
     elif bundle:
-        facts = [bundle_of(run, out, device_file, model, overwrite, int8, data, divisor)]
+        found = [bundle_of(run, out, device_file, model, overwrite, int8, data, divisor)]
     else:
         source = opened(run, model)
         # The front is read now: a run that has none yet says so before anything is written.
@@ -122,25 +125,22 @@ def export(
                 points = [pair.after for pair in rounded]
         checks = write(source, points, out, several, kind, int8, overwrite, data)
         if several and Path(out).is_file():  # the children are methods of one file
-            worst = asdict(worst_of(checks.values()))
-            facts = [{"file": out, "bytes": size_of(Path(out)), "bundled": len(points), **worst}]
-            if rounded:
-                facts[0]["rounded"] = summary(rounded, len(points))
+            worst = worst_of(checks.values())
+            found = [facts_of_many(out, size_of(Path(out)), len(points), worst, rounded)]
         else:
             costs = [*sets[0], *([COSTS["latency"].key] if device_file else [])]
-            facts = [
-                facts_of(source, point, Path(file), check, costs)
-                for point, (file, check) in zip(points, checks.items())
-            ]
-            shown = dict.fromkeys([source.front.key, *sets[0]])
-            for row, point in zip(facts, points):
+            found = []
+            for point, (file, check) in zip(points, checks.items()):
+                row, lines = facts_of(source, point, file, check, costs)
                 if rounded:
                     pair = next(pair for pair in rounded if pair.after == point)
-                    row["rounded"] = pair.to_json(list(shown))
+                    row["rounded"] = pair.to_json([*dict.fromkeys([source.front.key, *sets[0]])])
+                    lines.insert(1, row["rounded"]["text"])
+                found.append((row, lines))
     if as_json:
-        typer.echo(json.dumps(facts, indent=2))
+        typer.echo(json.dumps([row for row, _ in found], indent=2))
     else:
-        show(facts)
+        typer.echo("\n".join(line for _, lines in found for line in lines))
 
 
 def check_format(
@@ -180,7 +180,7 @@ def write(
     return {str(Path(out) / name): check for name, check in found.items()}
 
 
-def whole_network(path: Path, out: str, overwrite: bool) -> list[dict[str, Any]]:
+def whole_network(path: Path, out: str, overwrite: bool) -> Facts:
     from joslim.deploy import export_whole
     from joslim.runs.run import load
 
@@ -188,7 +188,10 @@ def whole_network(path: Path, out: str, overwrite: bool) -> list[dict[str, Any]]
         raise UserError(f"out: --whole makes a folder, {out!r} is the name of a file; type another")
     run = load(path)
     export_whole(run, out, overwrite=overwrite)
-    return [{"file": out, "bytes": size_of(Path(out)), "children": len(run.front)}]
+    row, line = facts_of_file(out, size_of(Path(out)))
+    count = len(run.front)
+    words = f"{line}, {count} children on the front; joslim.load opens it"
+    return {**row, "children": count}, [words]
 
 
 def bundle_of(
@@ -200,10 +203,10 @@ def bundle_of(
     int8: bool,
     data: str | None,
     divisor: int | None,
-) -> dict[str, Any]:
+) -> Facts:
     from joslim.cli.latency import bar
     from joslim.deploy import export_bundle
-    from joslim.deploy.rounding import rounded_front, summary
+    from joslim.deploy.rounding import rounded_front
     from joslim.runs.fronts import opened
 
     run = opened(path, model)
@@ -213,64 +216,58 @@ def bundle_of(
         run, rounded = rounded_front(run, divisor, run.front, data, device_file)
     with bar("writing children") as progress:
         made = export_bundle(run, out, overwrite, progress, int8, data)
-    facts = {"file": out, "bytes": made.bytes, "bundled": made.children, **asdict(made.check)}
-    facts |= {"int8_errors": made.errors} if int8 else {}
-    return facts | ({"rounded": summary(rounded, made.children)} if rounded else {})
+    row, lines = facts_of_many(out, made.bytes, made.children, made.check, rounded)
+    if int8:
+        row["int8_errors"] = made.errors
+    if made.errors:
+        more = [after - before for before, after in made.errors]
+        lines.append(
+            "8-bit weights: test errors of the children change by "
+            f"{sum(more) / len(more):+.2f} % on average, {min(more):+.2f} to {max(more):+.2f} %"
+        )
+    return row, lines
 
 
-def facts_of(
-    run: Run, point: Any, file: Path, check: Check | Quantized, costs: list[str]
-) -> dict[str, Any]:
-    """The size of a file, the costs of its child and the result of its check."""
+def facts_of_file(file: str, size: int) -> tuple[dict[str, Any], str]:
+    from joslim.units import format_size
+
+    return {"file": file, "bytes": size}, f"{file}: {format_size('memory', size)}"
+
+
+def facts_of_many(
+    file: str, size: int, count: int, check: Check, rounded: Sequence[Rounded]
+) -> Facts:
+    """Describe a file of several children. check: the worst of their checks."""
+    from joslim.deploy.rounding import summary
+
+    row, line = facts_of_file(file, size)
+    row |= {"bundled": count, **asdict(check)}
+    lines = [f"{line}, {count} children; the worst of them: {check}"]
+    if rounded:
+        row["rounded"] = summary(rounded, count)
+        lines.append(row["rounded"]["text"])
+    return row, lines
+
+
+def facts_of(run: Run, point: Any, file: str, check: Check | Quantized, costs: list[str]) -> Facts:
+    """Describe a child: the size of its file, its costs and the result of its check."""
     from joslim.deploy.int8 import Quantized
+    from joslim.results.tables import title
+    from joslim.units import format_size
 
     widths = getattr(point, "widths", point)
     known = next((p.costs for p in run.front if p.widths == widths), {})
     shown = {name: known[name] for name in (run.front.key, *costs) if name in known}
-    record = {"file": str(file), "bytes": size_of(file), **shown}
+    row, line = facts_of_file(file, size_of(Path(file)))
+    row |= shown
+    line += "".join(f", {title(name)} {format_size(name, cost)}" for name, cost in shown.items())
     if not isinstance(check, Quantized):
-        return {**record, **asdict(check)}
+        return {**row, **asdict(check)}, [f"{line}; {check}"]
     quantized = asdict(check)
-    return {**record, **quantized.pop("check"), "int8": quantized}
+    row |= {**quantized.pop("check"), "int8": quantized}
+    return row, [f"{line}; before quantization {check.check}", str(check)]
 
 
 def size_of(path: Path) -> int:
     files = path.rglob("*") if path.is_dir() else [path]
     return sum(file.stat().st_size for file in files if file.is_file())
-
-
-def show(facts: list[dict[str, Any]]) -> None:
-    from joslim.deploy.exporting import Check
-    from joslim.deploy.int8 import Quantized
-    from joslim.front import MetricName
-    from joslim.results.tables import title
-    from joslim.units import format_size
-
-    for row in facts:
-        line = f"{row.pop('file')}: {format_size('memory', row.pop('bytes'))}"
-        if "children" in row:
-            typer.echo(f"{line}, {row['children']} children on the front; joslim.load opens it")
-            continue
-        check = Check(*(row.pop(name) for name in ("difference", "agreeing", "samples")))
-        rounded = row.pop("rounded", None)
-        if "bundled" in row:
-            typer.echo(f"{line}, {row['bundled']} children; the worst of them: {check}")
-            if rounded:
-                typer.echo(rounded["text"])
-            if errors := row.get("int8_errors"):
-                more = [after - before for before, after in errors]
-                typer.echo(
-                    "8-bit weights: test errors of the children change by "
-                    f"{sum(more) / len(more):+.2f} % on average, {min(more):+.2f} to "
-                    f"{max(more):+.2f} %"
-                )
-            continue
-        quantized = row.pop("int8", None)
-        costs = "".join(f", {title(name)} {format_size(name, cost)}" for name, cost in row.items())
-        when = "before quantization " if quantized else ""
-        typer.echo(f"{line}{costs}; {when}{check}")
-        if rounded:
-            typer.echo(rounded["text"])
-        if quantized:
-            metric = MetricName(**quantized.pop("metric"))
-            typer.echo(str(Quantized(check, **quantized, metric=metric)))

@@ -11,7 +11,7 @@ import typer
 
 from joslim.cli.compare import AtOnce, EngineName, Processes, parse_numbers, with_training_flags
 from joslim.cli.flags import AsJson
-from joslim.cli.train import ConfigFile, read_folder, refuse_training_flags, settings_of
+from joslim.cli.train import ConfigFile, read_folder, refuse_training_flags, typed_settings
 from joslim.errors import UserError
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def figure(
     from joslim.paper.figures import find_figure
 
     find_figure(name)
-    settings = settings_of(config, flags)
+    settings = typed_settings(config, flags)
     if own := [key for key in ITS_OWN if key in settings]:
         raise UserError(f"{own[0]}: figure {name} has its own; leave it out")
     if out is None:

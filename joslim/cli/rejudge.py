@@ -40,8 +40,6 @@ def rejudge(
     from joslim.cli.progress import watching
     from joslim.runs.rejudging import rejudge as judge_again
 
-    file = None if device_file is None else str(device_file)
-    where = {"data": data, "data_root": data_root, "device": device, "threads": threads}
     with watching() as watch:
         found = judge_again(
             run,
@@ -49,9 +47,12 @@ def rejudge(
             out,
             overwrite=overwrite,
             model=model,
+            data=data,
             watch=watch,
-            device_file=file,
-            **where,
+            device_file=None if device_file is None else str(device_file),
+            data_root=data_root,
+            device=device,
+            threads=threads,
         )
     if as_json:
         typer.echo(json.dumps({"run": str(found.path), **described(found.front)}, indent=2))

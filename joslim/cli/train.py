@@ -13,14 +13,8 @@ from typer.core import TyperCommand
 
 from joslim.cli.flags import AsJson, MovedData, OwnModel, with_flags
 from joslim.errors import UserError
-from joslim.runs.config import (
-    DEFAULTS,
-    FIELDS,
-    SEARCH_OPTIONS,
-    TITLES,
-    kind_of,
-    read_config_file,
-)
+from joslim.runs.config import DEFAULTS, FIELDS, TITLES, read_config_file
+from joslim.training.settings import ONLY_FOR, SEARCH_OPTIONS, kind_of
 
 
 def read_folder(text: str) -> Path:
@@ -107,17 +101,19 @@ class GroupedHelp(TyperCommand):
                 formatter.write_dl(records)
 
 
-def settings_of(config: Path | None, flags: dict[str, Any]) -> dict[str, Any]:
+def typed_settings(config: Path | None, flags: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of the file, replaced by those that were typed.
 
     Steps that were typed also replace epochs of the file, and epochs steps. Another method than
-    that of the file, which may be the record of a run, replaces the settings of its search.
+    that of the file, which may be the record of a run, replaces the settings of its search, and
+    those that the typed method does not take.
     """
     given = {name: value for name, value in flags.items() if value is not None}
     filed = read_config_file(config) if config is not None else {}
     replaced = {"steps", "epochs"} if {"steps", "epochs"} & given.keys() else set()
-    if given.get("method") not in (None, filed.get("method")):
-        replaced |= {"searcher", *SEARCH_OPTIONS, "widths"}
+    if (method := given.get("method")) not in (None, filed.get("method")):
+        replaced |= {"searcher", *SEARCH_OPTIONS}
+        replaced |= {name for name, methods in ONLY_FOR.items() if method not in methods}
     return {**{name: filed[name] for name in filed if name not in replaced}, **given}
 
 
@@ -147,7 +143,7 @@ def train(
     The widths of its children (subnets) are chosen while the shared weights train. The run folder
     holds the front, the weights and everything else about the run.
     """
-    values = settings_of(config, flags)
+    values = typed_settings(config, flags)
     if overwrite and resume:
         raise UserError("resume: --overwrite and --resume exclude each other; type only one")
     if dry_run:

@@ -1,7 +1,8 @@
 """Engines that run the trainings of a comparison: local processes, or jobs of a cluster.
 
-An engine starts a command and returns a handle. `poll` returns the exit code once there is one;
-`send_signal` passes a signal on, after which a training writes a checkpoint and ends.
+An engine starts a command, in one of its places, and returns a handle. `poll` returns the exit code
+once there is one; `send_signal` passes a signal on, after which a training writes a checkpoint and
+ends.
 """
 
 from __future__ import annotations
@@ -12,33 +13,15 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, Protocol
+from typing import Any
 
-from joslim.errors import UserError, first_line, unknown
+from joslim.errors import UserError, first_line, imported, unknown
 
 ENGINES = ("local", "submitit")
 # The default time limit is a day; that of submitit is five minutes.
 MINUTES = 24 * 60
 # Prefix of the folder that holds the jobs of a cluster.
 JOBS = "cluster-"
-
-
-class Handle(Protocol):
-    """The part of `subprocess.Popen` that a comparison uses."""
-
-    def poll(self) -> int | None: ...
-
-    def send_signal(self, sig: int, /) -> None: ...
-
-
-class Engine(Protocol):
-    """Runs `at_once` commands at the same time, each with `threads` unless it says otherwise."""
-
-    at_once: int
-    threads: int | None
-
-    def start(self, command: Sequence[str], log: Path, place: int) -> Handle:
-        """Start a command. place: which of the `at_once` places it takes."""
 
 
 def make_engine(
@@ -100,7 +83,7 @@ class Local:
         share = max(1, cores() // (self.at_once * processes))
         self.threads = threads or (None if gpus else share)
 
-    def start(self, command: Sequence[str], log: Path, place: int) -> Handle:
+    def start(self, command: Sequence[str], log: Path, place: int) -> subprocess.Popen[bytes]:
         settings = {"PYTHONUNBUFFERED": "1"}
         if self.gpus:
             settings["CUDA_VISIBLE_DEVICES"] = ",".join(self.gpus[place % len(self.gpus)])
@@ -142,12 +125,7 @@ class Cluster:
     def __init__(
         self, folder: Path, options: Mapping[str, Any], at_once: int, threads: int | None
     ) -> None:
-        try:
-            import submitit
-        except ImportError as error:
-            raise UserError(
-                "engine: submitit is not installed; type pip install 'joslim[cluster]'"
-            ) from error
+        submitit = imported("submitit", "engine", "'joslim[cluster]'")
         self.at_once, self.threads = at_once, threads
         # Its results are pickles, so the folder has a name that nobody could have guessed.
         self.executor = submitit.AutoExecutor(folder=folder / f"{JOBS}{token_hex(8)}")
@@ -157,7 +135,7 @@ class Cluster:
         except (NameError, TypeError, ValueError) as error:
             raise UserError(f"engine: submitit refuses its options: {first_line(error)}") from error
 
-    def start(self, command: Sequence[str], log: Path, place: int) -> Handle:
+    def start(self, command: Sequence[str], log: Path, place: int) -> ClusterJob:
         return ClusterJob(self.executor.submit(run_command, list(command), str(log)), log)
 
 
@@ -178,6 +156,11 @@ class ClusterJob:
 
     def send_signal(self, sig: int, /) -> None:
         self.job.cancel(check=False)
+
+
+# An engine runs `at_once` commands at the same time, each with `threads` unless it says otherwise.
+Engine = Local | Cluster
+Handle = subprocess.Popen[bytes] | ClusterJob
 
 
 def run_command(command: list[str], log: str) -> int:

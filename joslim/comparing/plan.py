@@ -28,17 +28,8 @@ from joslim.results.comparison import Comparison, Entry
 from joslim.results.groups import refuse_repetitions
 from joslim.results.record import MOST_SEED, read_record
 from joslim.results.run_files import FINISHED, TRAINING, refuse_unfinished, status_of, tail
-from joslim.runs.config import (
-    DEFAULTS,
-    FIELDS,
-    MOST_BYTES,
-    SEARCH_OPTIONS,
-    SEARCHING,
-    WHERE_AND_HOW,
-    checked,
-    config_of,
-)
-from joslim.training.settings import COST_BLIND
+from joslim.runs.config import DEFAULTS, FIELDS, MOST_BYTES, config_of
+from joslim.training.settings import COST_BLIND, ONLY_FOR, WHERE_AND_HOW, checked
 
 FILE = "compare.json"
 METHODS = ("slim", "bignas", "joslim")
@@ -51,13 +42,6 @@ PROGRESS = re.compile(r"(step|judging children:) [\d,]+ of ")
 
 # The fields of a task, and the lists that their values are taken from.
 LISTS = {"model": "models", "cost": "costs", "method": "methods", "seed": "seeds"}
-# Settings that only some methods take: the others are trained without them.
-ONLY_FOR = {
-    **dict.fromkeys(("searcher", *SEARCH_OPTIONS), SEARCHING),
-    "random_share": ("joslim",),
-    "channels_only": ("slim",),
-    "widths": ("single",),
-}
 
 
 @dataclass(frozen=True)

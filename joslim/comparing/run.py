@@ -30,10 +30,11 @@ from joslim.comparing.plan import (
     log_of,
 )
 from joslim.errors import Stopped, UserError, unknown
-from joslim.files import json_count
+from joslim.files import json_count, writing
 from joslim.results.comparison import SHARES, Comparison
 from joslim.results.run_files import CONFIG, is_finished, status_of
 from joslim.runs.config import DEFAULTS
+from joslim.runs.folder import RunFolder
 
 BAD_INPUT = 2
 # Seconds between two looks at the processes, and between two calls of the watcher.
@@ -105,8 +106,6 @@ def compare(
         >>> [row["method"] for row in comparison.table()]
         ['slim']
     """
-    from joslim.runs.folder import RunFolder
-
     if "RANK" in os.environ:
         raise UserError("compare: its runs are processes of their own; start it without torchrun")
     if processes is not None:
@@ -163,12 +162,8 @@ def _check_folder(folder: Path) -> None:
 
 
 def _write_plan(folder: Path, plan: Plan) -> None:
-    from joslim.runs.folder import RunFolder
-
-    try:
+    with writing(folder):
         RunFolder(folder).write(FILE, {"joslim": __version__, **plan.to_json()})
-    except OSError as error:
-        raise UserError(f"out: cannot write into {str(folder)!r}: {error.strerror}") from error
 
 
 def _take_back(folder: Path, plan: Plan, known: Plan | None) -> None:

@@ -27,6 +27,7 @@ from joslim.files import (
     read_json,
     shown,
     write_whole,
+    writing,
 )
 from joslim.slimmable.net import SlimmableNet
 from joslim.space import Widths, WidthSpace
@@ -147,10 +148,8 @@ class DeviceFile:
 
     def write(self, path: str | Path) -> None:
         text = json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
-        try:
+        with writing(path, "device_file"):
             write_whole(Path(path), text)
-        except OSError as error:
-            raise UserError(f"device_file: cannot write {str(path)!r}: {error.strerror}") from error
 
     def check_fits(self, net: SlimmableNet, path: str | Path) -> None:
         self.check_network(net.space, shapes_of(net), path)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from joslim import __version__
 from joslim.errors import RunFailed, UserError
-from joslim.files import JSON_LIMIT, checksum, moved_aside, read_json, write_whole
+from joslim.files import JSON_LIMIT, checksum, moved_aside, read_json, write_whole, writing
 
 # Lists the files that an export has written into a folder, with their checksums.
 MANIFEST = "manifest.json"
@@ -26,11 +26,9 @@ def destination(path: str | Path, folder: bool, overwrite: bool = False) -> Iter
     An existing file or folder stays unless it is to be overwritten.
     """
     target = Path(path)
-    try:
+    with writing(path):
         refuse_taken(target, folder, overwrite)
         place = Path(tempfile.mkdtemp(prefix=".joslim-", dir=target.parent))
-    except OSError as error:
-        raise UserError(f"out: cannot write {str(path)!r}: {error.strerror}") from error
     try:
         yield place / target.name
         if folder:

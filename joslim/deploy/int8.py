@@ -145,7 +145,7 @@ def write_int8(run: Run, point: Any, file: Path, data: Data | None) -> Quantized
         if check.agreeing is None
         else int((before[0].argmax(dim=1) == after[0].argmax(dim=1)).sum()),
         sizes,
-        timed(forwards, samples[:1]),
+        milliseconds_of(forwards, samples[:1]),
         errors_of(run, forwards, data),
         run.front.metric,
     )
@@ -208,7 +208,7 @@ class Batches:
         return None if batch is None else {self.name: batch.numpy()}
 
 
-def timed(forwards: tuple[Forward, Forward], image: Tensor) -> tuple[float, float]:
+def milliseconds_of(forwards: tuple[Forward, Forward], image: Tensor) -> tuple[float, float]:
     """Milliseconds of one image, measured in turns because the speed of a machine drifts."""
     ms = np.zeros((TIMED_RUNS, len(forwards)))
     for turn in range(TIMED_RUNS):

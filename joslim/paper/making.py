@@ -17,7 +17,7 @@ from typing import Any
 from joslim.comparing import Entry, compare
 from joslim.comparing.plan import LISTS, run_folders
 from joslim.errors import RunFailed, Stopped, UserError, unknown
-from joslim.files import write_whole
+from joslim.files import write_whole, writing
 from joslim.paper.drawings import (
     SHARES,
     Clock,
@@ -96,10 +96,8 @@ def make_figure(
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise UserError(f"out: {str(folder)!r} is a file, a folder is needed")
-    try:
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"out: cannot make {str(folder)!r}: {error.strerror}") from error
     chosen = figure.seeds if seeds is None else seeds
     entries = [entry for t in trainings for entry in _trained(t, chosen, folder, how or {})]
     failures = [f"{e.path}: {e.failure}" for e in entries if e.front is None]
@@ -150,10 +148,8 @@ def _drawn(
         texts[".md"] = "\n".join(map(_markdown, record["tables"]))
     for suffix, text in texts.items():
         file = paths[0].with_suffix(suffix)
-        try:
+        with writing(file):
             write_whole(file, text)
-        except OSError as error:
-            raise UserError(f"out: cannot write {str(file)!r}: {error.strerror}") from error
         record["files"] = [*record["files"], str(file)]
     return record
 

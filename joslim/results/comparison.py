@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from joslim.errors import UserError, unknown
-from joslim.files import write_whole
+from joslim.files import write_whole, writing
 from joslim.front import ERRORS, IN_PERCENT, Front
 from joslim.results.groups import (
     Spread,
@@ -186,11 +186,9 @@ class Comparison:
         """
         target = Path(folder)
         content = json.dumps(self.to_json(**options), indent=2, allow_nan=False)
-        try:
+        with writing(folder):
             target.mkdir(parents=True, exist_ok=True)
             write_whole(target / TABLE, content + "\n")
-        except OSError as error:
-            raise UserError(f"out: cannot write into {str(folder)!r}: {error.strerror}") from error
         if len(self.failures) < len(self.entries):
             self.draw(target / PICTURE)
 
@@ -234,42 +232,35 @@ def _row_of(
     measure = shared_measure(known)
     metric = known[0].metric if known else IN_PERCENT
 
-    def values(name: str, figure: Callable[[Entry], float | None]) -> dict[int, float]:
-        """Return a figure of the runs of a method, for the seeds that have it."""
-        found = {entry.seed: figure(entry) for entry in group if entry.method == name}
-        return {seed: value for seed, value in found.items() if value is not None}
+    fronts = {
+        name: {e.seed: e.front for e in group if e.method == name and e.front is not None}
+        for name in (method, reference)
+    }
+    seconds, baseline = (
+        {e.seed: e.seconds for e in group if e.method == name and e.seconds is not None}
+        for name in (method, BASELINE)
+    )
 
-    def judged(name: str, figure: Callable[[Front, str], float | None]) -> dict[int, float]:
-        """Return a figure of the fronts of a method, if they are known by an error."""
-        if measure not in ERRORS:
-            return {}
-        return values(name, lambda entry: figure(entry.front, measure) if entry.front else None)
+    def areas(name: str, error: str) -> dict[int, float]:
+        """Return the areas of a method by seed; fronts of one child have none."""
+        has_curves = any(len(front) > 1 for front in fronts[name].values())
+        found = {seed: front.area(error) for seed, front in fronts[name].items() if has_curves}
+        return {seed: area for seed, area in found.items() if area is not None}
 
-    def is_curve(name: str) -> bool:
-        """Whether some front of a method has several children; others have no area."""
-        return any(len(e.front) > 1 for e in group if e.method == name and e.front is not None)
-
-    def areas(name: str) -> dict[int, float]:
-        return judged(name, Front.area) if is_curve(name) else {}
-
-    def loss_area(entry: Entry) -> float | None:
-        return entry.front.area("train_loss") if entry.front and is_curve(method) else None
-
-    mine = {entry.seed: entry.front for entry in group if entry.method == method}
-    fronts = {seed: front for seed, front in mine.items() if front is not None}
-    own, volumes = areas(method), judged(method, Front.hypervolume)
-    seconds, baseline = (values(name, lambda entry: entry.seconds) for name in (method, BASELINE))
+    mine, by_error = fronts[method], measure in ERRORS
+    own, theirs = (areas(name, measure) if by_error else {} for name in (method, reference))
+    volumes = [front.hypervolume(measure) for front in mine.values()] if by_error else []
     places = [*((share, 0.0) for share in shares), *((None, size) for size in sizes)]
     return {
-        "seeds": sorted(fronts),
-        "missing": sorted(mine.keys() - fronts.keys()),
+        "seeds": sorted(mine),
+        "missing": sorted({e.seed for e in group if e.method == method} - mine.keys()),
         "measure": measure,
         "metric": asdict(metric),
         **Spread.of(own.values()).named("area"),
-        **Spread.of(values(method, loss_area).values()).named("loss_area"),
-        "against": None if method == reference else paired_test(own, areas(reference), reference),
-        "errors": [_error_at([*fronts.values()], measure, *place) for place in places],
-        **Spread.of(volumes.values()).named("hypervolume"),
+        **Spread.of(areas(method, "train_loss").values()).named("loss_area"),
+        "against": None if method == reference else paired_test(own, theirs, reference),
+        "errors": [_error_at([*mine.values()], measure, *place) for place in places],
+        **Spread.of(v for v in volumes if v is not None).named("hypervolume"),
         **Spread.of(seconds.values()).named("seconds"),
         "overhead": None if method == BASELINE else overhead(seconds, baseline),
     }

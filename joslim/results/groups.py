@@ -51,7 +51,7 @@ OF_DATA = ("size", "val")
 # Which runs compare
 
 
-def settings_of(record: Record) -> dict[str, Any]:
+def run_settings(record: Record) -> dict[str, Any]:
     """All settings that decide what a run computes, however they were typed."""
     skipped = WHERE_AND_HOW | REPLACED
     known = {name: value for name, value in record.config.items() if name not in skipped}
@@ -69,7 +69,7 @@ def terms_of(record: Record) -> dict[str, Any]:
     """
     steps = total_steps(record.facts, record.where)
     terms: dict[str, Any] = {"data": record.data_identity, "steps": steps}
-    for name, value in settings_of(record).items():
+    for name, value in run_settings(record).items():
         if name not in VARIED:
             terms.setdefault(name, shown(value) if isinstance(value, (list, dict)) else value)
     if (record.path / LATENCY).is_file():  # latencies of two devices are two costs
@@ -116,7 +116,7 @@ def refuse_repetitions(runs: Iterable[tuple[str, int, Path]]) -> None:
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and standard deviation of some values; a deviation takes two values, a mean one."""
+    """Mean of the values, and their standard deviation if there are at least two."""
 
     mean: float | None
     deviation: float | None
@@ -319,7 +319,7 @@ def _setting_text(settings: Mapping[str, str | None], name: str) -> str:
 
 def _setting_texts(record: Record) -> dict[str, str | None]:
     """The settings that repetitions of a run have in common."""
-    settings = settings_of(record)
+    settings = run_settings(record)
     return cell_texts({name: value for name, value in settings.items() if name != "seed"})
 
 

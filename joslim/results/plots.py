@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from joslim.allocation import Allocation
 from joslim.costs import cost_info
 from joslim.errors import UserError
-from joslim.files import whole
+from joslim.files import whole, writing
 from joslim.front import ERRORS, IN_PERCENT, Front, MetricName, Point, best_so_far
 from joslim.results.groups import Spread, band, is_wide, shared_measure, spread_budgets
 from joslim.results.record import Visit
@@ -451,14 +451,11 @@ def save(figure: Figure, path: str | Path) -> None:
     target = Path(path)
     if target.suffix.lower() not in SUFFIXES:
         raise UserError(f"picture: {str(path)!r} ends in none of {', '.join(SUFFIXES)}")
-    try:
-        # By its maker a picture may be replaced. Without a date, a front gives the same file again.
-        is_svg = target.suffix.lower() == ".svg"
-        metadata = {"Date": None, "Creator": "joslim"} if is_svg else {"Software": "joslim"}
-        with whole(target) as beside:
-            figure.savefig(beside, metadata=metadata)
-    except OSError as error:
-        raise UserError(f"picture: {str(path)!r} cannot be written: {error.strerror}") from error
+    # By its maker a picture may be replaced. Without a date, a front gives the same file again.
+    is_svg = target.suffix.lower() == ".svg"
+    metadata = {"Date": None, "Creator": "joslim"} if is_svg else {"Software": "joslim"}
+    with writing(path, "picture"), whole(target) as beside:
+        figure.savefig(beside, metadata=metadata)
 
 
 def _check_fronts(fronts: Mapping[str, Front]) -> None:

@@ -25,8 +25,8 @@ from joslim.results.run_files import (
     RunStatus,
     facts_of_run,
     finite_number,
+    last_metrics,
     read_lines,
-    seconds_of,
     status_of,
 )
 from joslim.space import CHANNELS, WidthSpace
@@ -135,7 +135,9 @@ class Record:
     @property
     def seconds(self) -> float | None:
         """Wall time, all parts together if the run was resumed."""
-        return None if self.logs is not None else seconds_of(self.path)
+        if self.logs is not None:
+            return None
+        return finite_number(last_metrics(self.path), "seconds")
 
     @cached_property
     def history(self) -> VisitedChildren | None:
@@ -333,17 +335,14 @@ def _evenly(places: Sequence[int], most: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Times:
-    """Wall time and passes of a run, as far as metrics.jsonl tells.
+    """Wall time of a run, as far as metrics.jsonl tells.
 
-    passes: through the network, to train it. scoring_passes: forward passes that scored children.
     step_seconds: wall time up to the last step, without the judging of the front. parts: seconds
     of training, search, scoring and judging. pace: [step, seconds since the start] at some steps,
     whole rounds apart.
     """
 
     seconds: float | None
-    passes: float | None
-    scoring_passes: float | None
     step: float | None
     step_seconds: float | None
     parts: dict[str, float]
@@ -447,8 +446,6 @@ def times_of(metrics: Sequence[Line], every: float | None) -> Times | None:
     last = metrics[-1]
     return Times(
         seconds=finite_number(last, "seconds"),
-        passes=finite_number(last, "passes"),
-        scoring_passes=finite_number(last, "scoring_passes"),
         step=finite_number(steps[-1], "step"),
         step_seconds=finite_number(steps[-1], "seconds"),
         parts=_parts(steps[-1], last),

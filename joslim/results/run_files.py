@@ -299,9 +299,3 @@ def total_steps(facts: Mapping[str, Any], where: str) -> int:
 def steps_in(epochs: float, images: float, batch: float) -> int:
     """Optimizer steps of so many epochs; a last epoch that is not whole is rounded up."""
     return max(1, -int(-epochs * images // batch))
-
-
-def seconds_of(path: Path) -> float | None:
-    """Wall time of a run, all its parts together if it was resumed."""
-    seconds = finite_number(last_metrics(path), "seconds")
-    return None if seconds is None else float(seconds)

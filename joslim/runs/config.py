@@ -23,29 +23,16 @@ from joslim.errors import UserError, unknown
 from joslim.files import read_text, shown
 from joslim.runs.recipes import RECIPES, settings_of
 from joslim.training.settings import (
-    SEARCH_OPTIONS,
-    SEARCHING,
+    ONLY_FOR,
     SHORT_FINE_TUNING,
-    WHERE_AND_HOW,
     Sandwich,
     Search,
     Settings,
     checked,
     keys_of,
-    kind_of,
     sandwich_of,
     setting,
 )
-
-__all__ = [
-    "SEARCHING",
-    "SEARCH_OPTIONS",
-    "WHERE_AND_HOW",
-    "Config",
-    "checked",
-    "config_of",
-    "kind_of",
-]
 
 MOST_BYTES = 10**6
 
@@ -304,24 +291,16 @@ class Config(Machine, Evaluation, Sandwich, Search, Optimizer, Images, Network):
             from joslim.training.tasks import task_kind
 
             task_kind(self.task)
-        if self.searcher is not None and self.method not in SEARCHING:
-            raise UserError(
-                f"searcher: method {self.method!r} does not search; allowed with: "
-                f"{', '.join(SEARCHING)}"
-            )
-        if self.method != "joslim" and self.random_share not in (0.0, DEFAULTS["random_share"]):
-            raise UserError(
-                f"random_share: it is for method joslim, not {self.method!r}; leave it out"
-            )
-        if self.channels_only and self.method != "slim":
-            raise UserError(
-                f"channels_only: it is for method slim, not {self.method!r}; leave it out"
-            )
+        for name, methods in ONLY_FOR.items():
+            value = getattr(self, name)
+            if value and value != DEFAULTS[name] and self.method not in methods:
+                raise UserError(
+                    f"{name}: it is for method {' or '.join(methods)}, not {self.method!r}; "
+                    "leave it out"
+                )
         if self.method == "single" and self.teacher != DEFAULTS["teacher"]:
             raise UserError("teacher: method single has no children to teach; leave it out")
         sizes_of(self.resolutions)
-        if self.widths is not None and self.method != "single":
-            raise UserError(f"widths: only method single trains given widths, not {self.method!r}")
 
     @property
     def slim_options(self) -> dict[str, Any]:

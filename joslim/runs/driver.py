@@ -36,13 +36,13 @@ from joslim.distributed import (
     world,
 )
 from joslim.errors import RunFailed, Stopped, UserError, first_line
-from joslim.files import disk_errors, write_tensors
+from joslim.files import disk_errors, write_tensors, writing
 from joslim.front import Front, step_of_front
 from joslim.results.plots import draw_run
 from joslim.results.record import read_record
 from joslim.results.run_files import LATENCY, STOPPED, RunStatus
 from joslim.runs import checkpoint
-from joslim.runs.config import WHERE_AND_HOW, Config, config_of
+from joslim.runs.config import Config, config_of
 from joslim.runs.folder import PICTURE, SAMPLES, RunFolder
 from joslim.runs.logs import HistoryLog, MetricsLog, check_tracker, tracker_of
 from joslim.runs.report import PAGE, report_at_end
@@ -51,7 +51,8 @@ from joslim.runs.run import Run
 from joslim.runs.setup import lay_out, refuse_untrained_teacher, set_up
 from joslim.runs.summary import summary
 from joslim.runs.trainer import Trainer
-from joslim.training.exploring import timed
+from joslim.training.exploring import adding_seconds
+from joslim.training.settings import WHERE_AND_HOW
 from joslim.training.tasks import Task
 
 
@@ -215,16 +216,13 @@ def run_training(
             refuse_untrained_teacher(trainer)
         on_first(lambda: stack.enter_context(folder.locked()))
         on_first(folder.tidy)
-        try:
+        with writing(folder.path):
             if on_first(lambda: _holds_run(folder, overwrite, resume, until)):
                 restore(trainer, folder, until)
             else:
                 on_first(folder.prepare)
                 # It comes first: by it the other files are known to be a run's.
                 on_first(lambda: write_config(trainer, folder))
-        except OSError as error:
-            where = f"cannot write into {str(folder.path)!r}"
-            raise UserError(f"out: {where}: {error.strerror or error}") from error
         agree_on_latency(trainer, folder)
         front = on_first(lambda: _finished_front(trainer, folder))
         if front is None:
@@ -249,7 +247,7 @@ def train_steps(trainer: Trainer, writer: RunWriter, watch: Watcher, stop: Stop)
     trainer.net.train()
     batches = trainer.batches()
     while slimming.steps < trainer.total_steps:
-        with timed(slimming.seconds, "data"):
+        with adding_seconds(slimming.seconds, "data"):
             batch = next(batches)
         try:
             trainer.step(*batch)

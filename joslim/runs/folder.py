@@ -16,7 +16,7 @@ from typing import Any
 
 from joslim import __version__
 from joslim.errors import UserError
-from joslim.files import left_over, remove, write_whole
+from joslim.files import left_over, remove, write_whole, writing
 from joslim.front import Front
 from joslim.results.run_files import (
     CONFIG,
@@ -73,14 +73,12 @@ class RunFolder:
 
         The configuration goes last: without it the folder could not be overwritten any more.
         """
-        try:
+        with writing(self.path):
             self.tidy()
             for name in (*CHECKPOINTS, *reversed(MADE)):
                 if os.path.lexists(self.path / name):  # a link that leads nowhere, too
                     remove(self.path / name)
             self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"out: cannot make {str(self.path)!r}: {error.strerror}") from error
 
     def left_over(self) -> list[Path]:
         """Return the temporary files of a run that was killed while it wrote."""
@@ -94,11 +92,9 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Lock the folder against other trainings. The lock ends with the process."""
-        try:
+        with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             handle = os.open(self.path, os.O_RDONLY)
-        except OSError as error:
-            raise UserError(f"out: cannot make {str(self.path)!r}: {error.strerror}") from error
         try:
             if not lock_soon(handle):
                 where = f"{str(self.path)!r} is in use by another training"

@@ -32,15 +32,17 @@ def timed_fronts(
 ) -> list[Front]:
     """Read the front of each run, with the times of the device file that is of its network.
 
-    model: a network of somebody's own again, needed if not all its children were measured.
+    model: The user's own network, needed if the file lacks some children.
     """
     if model is not None and not device_files:
         raise UserError("model: it goes with a device file; leave out --model")
     files = matching_files(folders, device_files)
-    return [timed(folder, files.get(folder), model) for folder in folders]
+    return [read_timed_front(folder, files.get(folder), model) for folder in folders]
 
 
-def timed(folder: Path, device_file: str | Path | None, model: str | None = None) -> Front:
+def read_timed_front(
+    folder: Path, device_file: str | Path | None, model: str | None = None
+) -> Front:
     """Read the front of a run; its network is loaded if the device file lacks some child."""
 
     def network() -> SlimmableNet:

@@ -23,7 +23,7 @@ PRETRAINED = "pretrained"
 class Library:
     """How a library lists and makes its networks.
 
-    make: Of the name, the options, and whether with trained weights.
+    make: A function of the name, the options and whether to load trained weights.
     preprocessing: The input, mean, standard deviation and interpolation that a network of this name
     was trained with, as its `slim_defaults` have them.
     classes, channels: The names of these options.
@@ -95,10 +95,6 @@ def _option(text: str) -> tuple[str, Any]:
 # timm
 
 
-def _timm_make(name: str, options: dict[str, Any], pretrained: bool) -> nn.Module:
-    return imported("timm", "model").create_model(name, pretrained=pretrained, **options)
-
-
 def _timm_preprocessing(network: nn.Module, name: str) -> dict[str, Any]:
     found = imported("timm.data", "model").resolve_model_data_config(network)
     return {
@@ -113,14 +109,10 @@ def _timm_preprocessing(network: nn.Module, name: str) -> dict[str, Any]:
 
 def _torchvision_make(name: str, options: dict[str, Any], pretrained: bool) -> nn.Module:
     models = imported("torchvision.models", "model")
-    if not pretrained and "weights_backbone" not in options and name not in _classifiers():
+    classifiers = models.list_models(module=models)
+    if not pretrained and "weights_backbone" not in options and name not in classifiers:
         options["weights_backbone"] = None  # it would be downloaded
     return models.get_model(name, weights="DEFAULT" if pretrained else None, **options)
-
-
-def _classifiers() -> list[str]:
-    models = imported("torchvision.models", "model")
-    return models.list_models(module=models)
 
 
 def _torchvision_preprocessing(network: nn.Module, name: str) -> dict[str, Any]:
@@ -186,7 +178,9 @@ def _transformers_preprocessing(network: nn.Module, name: str) -> dict[str, Any]
 LIBRARIES: dict[str, Library] = {
     "timm": Library(
         lambda: imported("timm", "model").list_models(),
-        _timm_make,
+        lambda name, options, pretrained: imported("timm", "model").create_model(
+            name, pretrained=pretrained, **options
+        ),
         _timm_preprocessing,
         "num_classes",
         "in_chans",

@@ -192,7 +192,7 @@ LOGGERS: dict[str, Callable[[Path, dict[str, Any]], Send]] = {
     "mlflow": to_mlflow,
     "trackio": to_trackio,
 }
-# What has to be importable, which is checked before a training begins.
+# The module to import for a tracker that is not named after it, checked before training.
 PACKAGES = {"tensorboard": "torch.utils.tensorboard"}
 
 

@@ -111,6 +111,25 @@ def blank_inputs(specs: Iterable[tuple[tuple[int, ...], str]]) -> tuple[Tensor, 
     return tuple(inputs)
 
 
+def are_inputs(
+    values: Sequence[Any], specs: Sequence[tuple[tuple[int, ...], str]], batched: bool
+) -> bool:
+    """Whether the values have these shapes and types; if batched, with as many samples in each."""
+    first = 1 if batched else 0
+    return (
+        len(values) == len(specs)
+        and all(
+            isinstance(x, Tensor)
+            and x.ndim == len(shape)
+            and tuple(x.shape[first:]) == shape[first:]
+            and str(x.dtype) == f"torch.{kind}"
+            and x.numel() > 0
+            for x, (shape, kind) in zip(values, specs)
+        )
+        and (not batched or len({len(x) for x in values}) <= 1)
+    )
+
+
 def channels_in(specs: Sequence[tuple[tuple[int, ...], str]]) -> int | None:
     """Return the channels of the first input, which functions that make networks may take."""
     shape, _ = specs[0]
@@ -187,7 +206,7 @@ def device_of(model: Any) -> torch.device:
 
 def find_maker(name: str) -> Callable[..., Any]:
     if ":" in name:
-        return imported(name)
+        return import_maker(name)
     if name not in MODELS:
         error = unknown("model", name, MODELS, most=len(MODELS))
         raise UserError(f"{error}; or your own as package.module:function")
@@ -202,7 +221,7 @@ def check_model(model: Any) -> None:
         )
 
 
-def imported(name: str) -> Any:
+def import_maker(name: str) -> Any:
     """Import `package.module:function`, also from the current folder, as `python -m` does."""
     module_name, _, attribute = name.partition(":")
     if module_name.endswith(".py"):

@@ -16,10 +16,10 @@ from joslim.results.run_files import METRICS, refuse_unfinished
 from joslim.runs import checkpoint
 from joslim.runs.config import config_of
 from joslim.runs.driver import (
-    Progress,
     RunWriter,
     Watcher,
     agree_on_latency,
+    judge,
     restoring_torch,
     stopping,
 )
@@ -95,17 +95,12 @@ def rejudge(
             Log(target.file(METRICS), kept)
             agree_on_latency(trainer, target)
             writer = RunWriter(trainer, target)
-            writer.write_samples()
-
-            def progress(done: int, total: int) -> None:
-                if stop.asked is not None:
-                    raise Stopped("stopped; the same command begins anew", stop.asked)
-                watch(Progress("front", done, total, children=len(trainer.slimming.history)))
-
-            front = trainer.front(progress)
+            front = judge(trainer, writer, watch, stop)
             writer.finish(front)
-        except BaseException:
-            target.prepare()  # half of a run is of no use
+        except BaseException as error:
+            target.prepare()  # Remove the unfinished run.
+            if isinstance(error, Stopped):
+                raise Stopped("stopped; the same command begins anew", error.signal) from None
             raise
     lay_out(trainer.net, torch.contiguous_format)
     return Run(target, trainer.net.eval(), front)
@@ -141,6 +136,7 @@ def _with_weights(run: Run, cost: Any, data: Any, where: Mapping[str, Any]) -> T
         "device_file": None,
         "init": None,
         "tensorboard": False,
+        "log_to": None,
         "data_root": root if root is not None and isdir(root) else None,
     }
     given = {key: value for key, value in where.items() if value is not None}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from joslim.errors import UserError
-from joslim.files import refuse_foreign_file, shown, write_whole
+from joslim.files import refuse_foreign_file, shown, write_whole, writing
 from joslim.results.device_times import matching_files
 from joslim.results.page.content import page_of
 from joslim.results.plots import draw_front, draw_run
@@ -27,7 +27,7 @@ from joslim.results.run_files import (
     read_front,
 )
 from joslim.runs.folder import CHECKPOINTS, MADE
-from joslim.runs.fronts import timed
+from joslim.runs.fronts import read_timed_front
 
 log = logging.getLogger("joslim")
 
@@ -94,7 +94,9 @@ def report(
     for at, folder in enumerate(folders):
         file = files.get(folder)
         try:
-            records.append(read_record(folder, timed(folder, file) if file else None, file))
+            records.append(
+                read_record(folder, read_timed_front(folder, file) if file else None, file)
+            )
         except NothingYet as error:
             if not records and at == len(folders) - 1:
                 raise
@@ -199,10 +201,8 @@ def _target_of(folders: Sequence[Path], path: str | Path | None, overwrite: bool
 
 
 def _write_page(records: Sequence[Record], target: Path, refresh: int | None = None) -> None:
-    try:
+    with writing(target):
         write_whole(target, page_of(records, refresh))
-    except OSError as error:
-        raise UserError(f"out: {str(target)!r} cannot be written: {error.strerror}") from error
 
 
 # The runs of a watch
@@ -230,7 +230,7 @@ def _records_so_far(folders: Sequence[Path]) -> list[Record]:
 
 
 def _is_about_to_begin(folder: Path) -> bool:
-    """Whether it is missing, or holds at most the files that precede the configuration."""
+    """Whether the folder is missing or has no config.json yet, and nothing of anything else."""
     try:
         names = {entry.name for entry in folder.iterdir()}
     except FileNotFoundError:

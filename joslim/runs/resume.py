@@ -14,11 +14,12 @@ from joslim.errors import UserError, first_line
 from joslim.files import json_value, shown
 from joslim.results.run_files import CONFIG, facts_of_run
 from joslim.runs import checkpoint
-from joslim.runs.config import WHERE_AND_HOW, Config
+from joslim.runs.config import Config
 from joslim.runs.folder import RunFolder
 from joslim.runs.run import Run
 from joslim.runs.setup import set_up
 from joslim.runs.trainer import Trainer
+from joslim.training.settings import WHERE_AND_HOW
 
 # The settings that `until` may change.
 HOW_LONG = frozenset(("steps", "epochs"))
@@ -38,7 +39,7 @@ BAD_STATE = (
 def set_up_again(
     config: Config, objects: Mapping[str, Any], folder: RunFolder, until: int | None
 ) -> Trainer:
-    """Set up a run as its folder has it: with its K, and with its weights instead of --init."""
+    """Set up a run with the K of its folder and the weights of its checkpoint."""
     facts = on_first(lambda: facts_of_run(folder.path))
     refuse_trained_elsewhere(facts, folder)
     stored = json_value(facts, "config", CONFIG)

@@ -24,6 +24,7 @@ from joslim.runs import checkpoint
 from joslim.runs.config import Config, config_of
 from joslim.runs.folder import SAMPLES, RunFolder, sample_names
 from joslim.runs.networks import (
+    are_inputs,
     blank_inputs,
     channels_in,
     check_model,
@@ -137,25 +138,18 @@ class Run:
         if self.in_own_loop:
             record, where = self.facts["network"], f"{CONFIG}.network"
             example = tuple(x[:1] if self.batched else x for x in self.samples)
-            options = slim_options(record, where)
-            net = slim_again(
-                self._network(classes_in(record, where), channels_in(inputs_of(self.facts))),
-                example,
-                options,
-            )
-            if net.space != self.front.space:
-                raise UserError(
-                    f"model: {len(net.space)} knobs and {len(net.space.dims)} groups of channels, "
-                    f"which are not those of the run in {str(self.path)!r}; give the network that "
-                    "was saved there"
-                )
+            classes, options = classes_in(record, where), slim_options(record, where)
         else:
-            classes = json_rows(self._data, "classes", f"{CONFIG}.data", MOST_CLASSES)
-            example = blank_inputs(inputs_of(self.facts))
-            net = slim_again(
-                self._network(len(classes), channels_in(inputs_of(self.facts))),
-                example,
-                self.config.slim_options,
+            data = json_value(self.facts, "data", CONFIG)
+            classes = len(json_rows(data, "classes", f"{CONFIG}.data", MOST_CLASSES))
+            example, options = blank_inputs(inputs_of(self.facts)), self.config.slim_options
+        model = self._network(classes, channels_in(inputs_of(self.facts)))
+        net = slim_again(model, example, options)
+        if self.in_own_loop and net.space != self.front.space:
+            raise UserError(
+                f"model: {len(net.space)} knobs and {len(net.space.dims)} groups of channels, "
+                f"which are not those of the run in {str(self.path)!r}; give the network that was "
+                "saved there"
             )
         checkpoint.load_weights(path, net)
         return net.eval()
@@ -164,10 +158,6 @@ class Run:
     def in_own_loop(self) -> bool:
         """Whether `joslim.save` has written the run, after a training loop of somebody's own."""
         return "network" in self.facts
-
-    @property
-    def _data(self) -> Any:
-        return json_value(self.facts, "data", CONFIG)
 
     @property
     def batched(self) -> bool:
@@ -191,20 +181,11 @@ class Run:
                 f"run: {str(self.path)!r} has no {SAMPLES}, its training has not finished"
             )
         wanted = inputs_of(self.facts)
-        found = [stored.get(name) for name in sample_names(len(wanted))]
-        for tensor, (shape, kind) in zip(found, wanted):
-            fixed = shape[1:] if self.batched else shape
-            if (
-                tensor is None
-                or str(tensor.dtype) != f"torch.{kind}"
-                or tuple(tensor.shape[1:] if self.batched else tensor.shape) != fixed
-                or not tensor.numel()
-            ):
-                raise UserError(f"run: {str(file)!r} holds no inputs of shape {fixed}")
-        inputs = tuple(tensor for tensor in found if tensor is not None)
-        if self.batched and len({len(tensor) for tensor in inputs}) > 1:
-            raise UserError(f"run: {str(file)!r} holds different numbers of samples")
-        return inputs
+        found = tuple(stored[name] for name in sample_names(len(wanted)) if name in stored)
+        if not are_inputs(found, wanted, self.batched):
+            shapes = ", ".join(f"{shape} {kind}" for shape, kind in wanted)
+            raise UserError(f"run: {str(file)!r} holds no samples of inputs {shapes}")
+        return found
 
     @cached_property
     def history(self) -> History:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from joslim.errors import UserError
-from joslim.files import disk_errors, shown, write_tensors
+from joslim.files import disk_errors, shown, write_tensors, writing
 from joslim.front import Front
 from joslim.models import MODELS
 from joslim.results.record import Record, showable
@@ -19,7 +19,7 @@ from joslim.results.run_files import FINISHED, HISTORY, METRICS, TRAINING, RunSt
 from joslim.runs import checkpoint
 from joslim.runs.folder import SAMPLES, RunFolder, sample_names
 from joslim.runs.logs import HistoryLog, header_of, lines_since
-from joslim.runs.networks import name_of_own, network_facts, positional_inputs
+from joslim.runs.networks import are_inputs, name_of_own, network_facts, positional_inputs
 from joslim.runs.run import Run
 from joslim.slimmable import SlimmableNet
 from joslim.slimmable.batchnorm import inputs_of
@@ -93,30 +93,26 @@ def save(
     target = RunFolder(folder)
     target.check(overwrite)
     steps = slimming.steps if slimming else 0
-    try:
-        with target.locked():
-            target.prepare()
-            target.write_config(
-                settings_of(network, slimming, model),
-                cost=front.cost,
-                fresh=[],
-                data={"identity": identity_of(facts)},
-                network=facts,
-            )
-            names = sample_names(len(inputs))
-            with disk_errors(target.file(SAMPLES)):
-                write_tensors(dict(zip(names, inputs)), target.file(SAMPLES))
-            if slimming:
-                HistoryLog(target, slimming.history).update()
-            target.write_front(front, steps)
-            checkpoint.save(target, network, None, steps, finished=True)
-    except OSError as error:
-        why = error.strerror or error
-        raise UserError(f"out: cannot write into {str(folder)!r}: {why}") from error
+    with writing(folder), target.locked():
+        target.prepare()
+        target.write_config(
+            known_settings(network, slimming, model),
+            cost=front.cost,
+            fresh=[],
+            data={"identity": identity_of(facts)},
+            network=facts,
+        )
+        names = sample_names(len(inputs))
+        with disk_errors(target.file(SAMPLES)):
+            write_tensors(dict(zip(names, inputs)), target.file(SAMPLES))
+        if slimming:
+            HistoryLog(target, slimming.history).update()
+        target.write_front(front, steps)
+        checkpoint.save(target, network, None, steps, finished=True)
     return Run(target, network, front)
 
 
-def settings_of(
+def known_settings(
     net: SlimmableNet, slimming: Slimming | None, model: str | None = None
 ) -> dict[str, Any]:
     """What is known of the configuration; the loop has decided the rest."""
@@ -173,19 +169,11 @@ def checked_samples(net: SlimmableNet, samples: Any) -> tuple[Tensor, ...]:
             for x in repeated
         )
     given = samples if isinstance(samples, (tuple, list)) else (samples,)
-    wanted = [tuple(x.shape[1:] if batched else x.shape) for x in positional_inputs(net)]
-    fits = len(given) == len(wanted) and all(
-        isinstance(x, Tensor)
-        and x.dtype == example.dtype
-        and tuple(x.shape[1:] if batched else x.shape) == shape
-        and x.numel()
-        for x, example, shape in zip(given, positional_inputs(net), wanted)
-    )
-    if not fits or (batched and len({len(x) for x in given}) > 1):
-        n = "n, " if batched else ""
+    wanted = [(tuple(x.shape), str(x.dtype).removeprefix("torch.")) for x in positional_inputs(net)]
+    if not are_inputs(given, wanted, batched):
         shapes = ", ".join(
-            f"({n}{', '.join(map(str, shape))}) {str(x.dtype).removeprefix('torch.')}"
-            for shape, x in zip(wanted, positional_inputs(net))
+            f"({', '.join(map(str, ('n', *shape[1:]) if batched else shape))}) {kind}"
+            for shape, kind in wanted
         )
         found = ", ".join(
             f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}"
@@ -204,7 +192,7 @@ def record_of(slimming: Slimming) -> Record:
     network = network_facts(slimming.net)
     data = {"identity": identity_of(network)}
     facts = {"cost": slimming.cost.name, "data": data, "network": network}
-    config = settings_of(slimming.net, slimming)
+    config = known_settings(slimming.net, slimming)
     status = RunStatus(FINISHED if front else TRAINING, slimming.steps, slimming.total_steps)
     logs = {
         HISTORY: [header_of(slimming.history), *lines_since(slimming.history)],

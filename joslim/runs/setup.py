@@ -27,7 +27,7 @@ from joslim.files import (
 )
 from joslim.models import MODELS
 from joslim.results.run_files import steps_in
-from joslim.runs.config import DEFAULTS, SEARCH_OPTIONS, Config, Resolved
+from joslim.runs.config import DEFAULTS, Config, Resolved
 from joslim.runs.libraries import PRETRAINED, library_of, pretrained_weights
 from joslim.runs.networks import check_model, default_shape, load_model, make_net, set_dropout
 from joslim.runs.recipes import FINE_TUNING_RATE, check_data, rate_for
@@ -45,7 +45,7 @@ from joslim.training.methods import method as find_method
 from joslim.training.methods import preset as find_preset
 from joslim.training.optimizers import DECAYS, OPTIMIZERS
 from joslim.training.schedule import Schedule
-from joslim.training.settings import Sandwich, resolved_sandwich
+from joslim.training.settings import SEARCH_OPTIONS, Sandwich, resolved_sandwich
 from joslim.training.slimming import Slimming, default_every, steps_alone
 from joslim.training.tasks import (
     TASKS,
@@ -77,7 +77,10 @@ def set_up(
     device = find_device(config.device)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    weights = init if init is not None or config.init is None else initial_weights(config)
+    weights = init
+    if weights is None and config.init is not None:
+        is_pretrained = config.init == PRETRAINED
+        weights = pretrained_weights(config.model) if is_pretrained else read_weights(config.init)
     images = load_images(config, data, device, model)
     for name in images.classes:  # before a training and not after it: no export could have them
         if not is_name(name):
@@ -123,9 +126,9 @@ def set_up(
         slimming=_make_slimming(settings, net, images, cost_of(settings, cost, net), task),
         optimizer=OPTIMIZERS[settings.optimizer].make(
             DECAYS[settings.decay_on](net, settings.weight_decay),
-            settings.lr,
-            settings.momentum,
-            settings.weight_decay,
+            lr=settings.lr,
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
             fused=True if device.type == "cuda" else None,
         ),
         task=task,
@@ -455,11 +458,3 @@ def find_device(name: str) -> torch.device:
         why = first_line(error)
         raise UserError(f"device: {name!r} cannot be used: {why}; type auto or cpu") from error
     return device
-
-
-def initial_weights(config: Config) -> Mapping[str, Tensor]:
-    """Read the weights to start from: of a file, or those of the library of the network."""
-    assert config.init is not None
-    return (
-        pretrained_weights(config.model) if config.init == PRETRAINED else read_weights(config.init)
-    )

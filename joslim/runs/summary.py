@@ -24,7 +24,7 @@ def summary(trainer: Trainer) -> list[str]:
     rate = f"learning rate {config.lr:g}"
     usual = rate_for(config.recipe, config.batch, config.optimizer)
     if config.lr != usual:
-        # That of a fine-tuning has a line of its own.
+        # The rate of a fine-tuning is printed on its own line.
         rate += " (given)" if trainer.start is None or config.lr != usual * FINE_TUNING_RATE else ""
     elif config.batch != row["batch"] and config.optimizer == "sgd":
         rate += f" (it follows the batch: {row['lr']:g} for {row['batch']})"

@@ -20,7 +20,7 @@ from joslim.runs.config import Resolved
 from joslim.runs.trained_weights import Loaded
 from joslim.slimmable import SlimmableNet, norms_together
 from joslim.training.augmenting import Augment
-from joslim.training.exploring import timed
+from joslim.training.exploring import adding_seconds
 from joslim.training.judging import validation_errors
 from joslim.training.metrics import Metric, as_metric
 from joslim.training.optimizers import OPTIMIZERS
@@ -156,13 +156,14 @@ class Trainer:
     def validate(self) -> list[float]:
         """Measure the validation errors of the full and the smallest network.
 
-        The weights are kept if the mean is the least so far; of equal means the last counts.
+        The weights are kept if the mean is the least so far. Of several equal means, the last step
+        is kept.
         """
         slimming, sweep = self.slimming, self.data.sweep
         full, smallest = slimming.space.full, slimming.space.smallest
         ends = [full, smallest] if slimming.method.sandwich else [slimming.alone or full]
         train = [*sweep("train", EVALUATION_BATCH, limit=self.config.front_images)]
-        with timed(slimming.seconds, "validation"), self._averaged():
+        with adding_seconds(slimming.seconds, "validation"), self._averaged():
             val = sweep("val", EVALUATION_BATCH)
             errors = validation_errors(self.net, [*dict.fromkeys(ends)], train, val, self.metric)
             mean = sum(errors) / len(errors)

@@ -77,7 +77,7 @@ class ChildSearch:
             count: Number of children.
         """
         proposed = None
-        with timed(self.seconds, "search"):
+        with adding_seconds(self.seconds, "search"):
             if is_first():
                 found = self.searcher.propose(self.history, count, self.rng)
                 proposed = [child.counts for child in found], self.rng.bit_generator.state
@@ -107,7 +107,7 @@ class ChildSearch:
         """Compute the mean losses of children on batches, once each; processes share them."""
         once = [*dict.fromkeys(children)]
         self.scoring_passes += len(once) * len(batches)
-        with timed(self.seconds, "scoring"):
+        with adding_seconds(self.seconds, "scoring"):
             found = gathered(score(self.net, shared_out(once), batches, self._criterion()))
         known = dict(zip(once, found))
         return [known[child] for child in children]
@@ -255,7 +255,7 @@ def at_least_one(field: str, value: Any) -> int:
 
 
 @contextmanager
-def timed(seconds: dict[str, float], part: str) -> Iterator[None]:
+def adding_seconds(seconds: dict[str, float], part: str) -> Iterator[None]:
     """Add the time that the block takes to `seconds[part]`."""
     start = time.perf_counter()
     try:

@@ -8,23 +8,25 @@ alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from joslim.costs import Cost
 from joslim.errors import UserError, unknown
-from joslim.search import History, Searcher, greedy_removal, keep_useful
+from joslim.search import Searcher, greedy_removal, keep_useful
 from joslim.search import searcher as make_searcher
 from joslim.search.cost_targeting import LOG_SHARE
 from joslim.search.history import ALL
 from joslim.search.initial_design import start_size
 from joslim.search.sensitivity import on_curve, shrink_rates
 from joslim.space import CHANNELS, Widths, WidthSpace
+
+if TYPE_CHECKING:
+    from joslim.training.slimming import Slimming
 
 # Slim is judged at this many widths, spread evenly over the cost axis (appendix of the paper).
 SLIM_CHILDREN = 40
@@ -39,50 +41,20 @@ SENSITIVITY_IMAGES = 512
 PLACES = 4001
 
 
-class Training(Protocol):
-    """The part of `joslim.Slimming` that the methods use."""
-
-    space: WidthSpace
-    cost: Cost
-    history: History
-    rng: np.random.Generator
-    samples: int
-    steps: int
-    total_steps: int
-    # The first step at which other widths than the full one are trained.
-    alone_until: int
-    # Number of children that a whole training visits.
-    children: int
-    # The child that method single trains.
-    alone: Widths | None
-    preset: Preset
-    # How fast each knob shrinks, once method sensitivity has found out.
-    shrink_rates: NDArray[np.float64] | None
-    # Whether the multiplier of Slim scales channels only, or blocks and pixels too.
-    channels_only: bool
-
-    def propose(self, count: int) -> list[Widths]: ...
-    def score(self, children: Sequence[Widths], images: int = ...) -> list[float]: ...
-    def score_in_round(self, children: Sequence[Widths]) -> list[float]: ...
-    def rescore(self) -> None: ...
-    def visit_start(self) -> None: ...
-    def search(self, children: int) -> None: ...
-
-
 @dataclass(frozen=True)
 class Method:
     summary: str
     # Chooses the widths to train besides the full and the smallest.
-    choose: Callable[[Training], list[Widths]]
+    choose: Callable[[Slimming], list[Widths]]
     # Whether they hold for K steps, or are drawn anew at each step.
     in_rounds: bool = False
     # Adds the children to the history that are to be judged and are not in it yet.
-    finish: Callable[[Training], None] = field(default=lambda training: None)
+    finish: Callable[[Slimming], None] = field(default=lambda training: None)
     # Whether the full network, which teaches, and the smallest child are always trained.
     sandwich: bool = True
 
 
-def targeted_widths(training: Training) -> list[Widths]:
+def targeted_widths(training: Slimming) -> list[Widths]:
     """Joslim, Algorithm 1: refresh the losses, ask the search, remember its answer."""
     plain = training.preset.plain_history
     if not plain:
@@ -94,19 +66,19 @@ def targeted_widths(training: Training) -> list[Widths]:
     return chosen
 
 
-def visit_start_if_none(training: Training) -> None:
+def visit_start_if_none(training: Slimming) -> None:
     """Visit the initial design if no child was visited yet."""
     if not training.history:
         training.visit_start()
 
 
-def equally_slim_widths(training: Training) -> list[Widths]:
+def equally_slim_widths(training: Slimming) -> list[Widths]:
     """Slim: one random multiplier for all knobs, or for all layers."""
     drawn = training.rng.uniform(training.space.low.min(), 1.0, size=training.samples)
     return [training.space.uniform(share, training.channels_only) for share in drawn]
 
 
-def random_widths(training: Training) -> list[Widths]:
+def random_widths(training: Slimming) -> list[Widths]:
     """BigNAS: a random multiplier for each knob."""
     return [training.space.random(training.rng) for _ in range(training.samples)]
 
@@ -120,7 +92,7 @@ def refuse_other_knobs(method: str, space: WidthSpace) -> None:
         )
 
 
-def greedy_sequence_widths(training: Training) -> list[Widths]:
+def greedy_sequence_widths(training: Slimming) -> list[Widths]:
     """AutoSlim: random widths at first; then children of the sequence that greedy removal finds."""
     alone, history = training.alone_until, training.history
     early = alone + AUTOSLIM_EARLY * (training.total_steps - alone)
@@ -132,7 +104,7 @@ def greedy_sequence_widths(training: Training) -> list[Widths]:
     return [history.visits[sequence[place]].widths for place in drawn]
 
 
-def remove_greedily(training: Training) -> list[int]:
+def remove_greedily(training: Slimming) -> list[int]:
     """Visit and score the children of a greedy removal of channels; returns their ids."""
     found = greedy_removal(training.space, training.cost, training.score_in_round)
     sequence = keep_useful(found, training.cost)
@@ -141,13 +113,13 @@ def remove_greedily(training: Training) -> list[int]:
     return ids
 
 
-def finish_greedy_sequence(training: Training) -> None:
+def finish_greedy_sequence(training: Slimming) -> None:
     """Remove channels now if the training ended before its removal."""
     if not training.history:
         remove_greedily(training)
 
 
-def visit_equally_slim_widths(training: Training) -> None:
+def visit_equally_slim_widths(training: Slimming) -> None:
     """Slim: visit children of equal multipliers, at costs that are spread evenly."""
     space = training.space
     ray = space.ray(np.linspace(space.low.min(), 1.0, PLACES), training.channels_only)
@@ -155,7 +127,7 @@ def visit_equally_slim_widths(training: Training) -> None:
 
 
 def visit_spread(
-    training: Training,
+    training: Slimming,
     curve: NDArray[np.float64],
     targets: Callable[[float, float], NDArray[np.float64]],
 ) -> None:
@@ -169,10 +141,10 @@ def visit_spread(
         training.history.visit(space.of_counts(nearest), training.steps)
 
 
-def sensitivity_widths(training: Training) -> list[Widths]:
+def sensitivity_widths(training: Slimming) -> list[Widths]:
     """Children of one curve, on which the knobs that the trained network needs most stay wide.
 
-    Their places are even in the logarithm of the multiplier: large children are as good as trained.
+    Places are even in the logarithm of the multiplier, which favours small children.
     """
     if training.shrink_rates is None:
         score = partial(training.score, images=SENSITIVITY_IMAGES)
@@ -183,7 +155,7 @@ def sensitivity_widths(training: Training) -> list[Widths]:
     return [training.space.at(r) for r in on_curve(training.space, training.shrink_rates, places)]
 
 
-def visit_curve(training: Training) -> None:
+def visit_curve(training: Slimming) -> None:
     """Visit children of the curve, at costs that are even in the logarithm."""
     rates = np.ones(len(training.space))  # if no child was trained
     if training.shrink_rates is not None:
@@ -196,13 +168,13 @@ def visit_curve(training: Training) -> None:
     visit_spread(training, curve, targets)
 
 
-def search_frozen_weights(training: Training) -> None:
+def search_frozen_weights(training: Slimming) -> None:
     """BigNAS: search after the weights are trained, for as many children as Joslim visits."""
     # `children` is 0 when `full_first` is 1.
     training.search(training.children or start_size(training.space))
 
 
-def visit_trained_child(training: Training) -> None:
+def visit_trained_child(training: Slimming) -> None:
     """Single: the front is the child that was trained."""
     training.history.visit(training.alone or training.space.full, training.steps)
 

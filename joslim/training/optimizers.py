@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OptimizerKind:
-    """How an optimizer is made of parameters, rate, momentum and weight decay.
+    """How an optimizer is made of parameters, and of lr, momentum and weight_decay by name.
 
     A fused one can leave out a step that is not finite without asking the device.
 
@@ -33,36 +33,16 @@ class OptimizerKind:
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _sgd(
-    parameters: Parameters,
-    lr: float,
-    momentum: float,
-    weight_decay: float,
-    fused: bool | None = None,
-) -> Optimizer:
+def _sgd(parameters: Parameters, momentum: float, **options: Any) -> Optimizer:
     from torch.optim import SGD
 
-    return SGD(
-        parameters,
-        lr=lr,
-        momentum=momentum,
-        nesterov=momentum > 0,
-        weight_decay=weight_decay,
-        fused=fused,
-    )
+    return SGD(parameters, momentum=momentum, nesterov=momentum > 0, **options)
 
 
-def _adamw(
-    parameters: Parameters,
-    lr: float,
-    momentum: float,
-    weight_decay: float,
-    fused: bool | None = None,
-) -> Optimizer:
+def _adamw(parameters: Parameters, momentum: float, **options: Any) -> Optimizer:
     from torch.optim import AdamW
 
-    betas = (momentum, 0.999)
-    return AdamW(parameters, lr=lr, betas=betas, weight_decay=weight_decay, fused=fused)
+    return AdamW(parameters, betas=(momentum, 0.999), **options)
 
 
 OPTIMIZERS = {
@@ -116,12 +96,8 @@ def parameter_groups(net: nn.Module, weight_decay: float) -> list[dict[str, Any]
     ]
 
 
-def _all_parameters(net: nn.Module, weight_decay: float) -> Parameters:
-    return net.parameters()
-
-
 # The parameters that weight decay acts on.
 DECAYS: dict[str, Callable[[nn.Module, float], Parameters]] = {
-    "all": _all_parameters,
+    "all": lambda net, weight_decay: net.parameters(),
     "weights": parameter_groups,
 }

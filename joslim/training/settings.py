@@ -34,6 +34,13 @@ SEARCH_OPTIONS = (
     "rho",
     "start",
 )
+# The settings that only some methods take.
+ONLY_FOR = {
+    **dict.fromkeys(("searcher", *SEARCH_OPTIONS), SEARCHING),
+    "random_share": ("joslim",),
+    "channels_only": ("slim",),
+    "widths": ("single",),
+}
 # The settings of where and how a run runs, not of what it computes: a resumed run may have others,
 # and runs that differ in nothing else compare.
 WHERE_AND_HOW = frozenset(

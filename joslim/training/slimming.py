@@ -174,10 +174,13 @@ class Slimming(ChildSearch):
         asked = {name: value for name, value in given.items() if value is not None}
         self.sandwich = resolved_sandwich(sandwich_of(preset, asked))
         self.draw_full = self.sandwich.draw_full
+        # How fast each knob shrinks, once method sensitivity has found out.
         self.shrink_rates: NDArray[np.float64] | None = None
+        # Whether the multiplier of Slim scales channels only, or blocks and pixels too.
         self.channels_only = self.sandwich.channels_only
         if widths is not None and self.method.sandwich:
             raise UserError(f"widths: only method single trains given widths, not {self.name!r}")
+        # The child that method single trains.
         self.alone = widths
         options = search_options_of(search_options or {})
         chosen = choose_searcher(searcher, self.name, self.preset, options)
@@ -361,7 +364,7 @@ class Slimming(ChildSearch):
         """Choose the widths of this step, and before it the children of the round if one begins."""
         if self._drawn_at == self.steps:  # gradients are being accumulated
             return
-        # A training that was extended stays with its children.
+        # An extended training keeps its chosen children.
         if self.steps < self.alone_until and self._chosen_at < 0:
             self.widths = [self.space.full]
             return

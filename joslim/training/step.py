@@ -125,8 +125,8 @@ class FiniteCheck:
     ) -> Tensor | None:
         """Note the losses and the norm of the gradient of a step.
 
-        Returns a boolean on the device: whether the optimizer must not change the weights. None is
-        a false one that is known.
+        Returns a boolean on the device: whether the optimizer must not change the weights. Returns
+        None if the step is already known to be finite.
         """
         values = torch.cat([losses, norm.to(losses.device).reshape(1)])
         self.unread.append((step, widths, values))

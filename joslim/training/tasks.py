@@ -20,8 +20,6 @@ from joslim.training.learning import check_distill, scores_of
 from joslim.training.metrics import METRICS, Faults, MeanIoU, Metric, Perplexity, as_metric
 from joslim.training.step import Criterion
 
-OWN = "own"
-
 
 @dataclass(frozen=True)
 class Task:

@@ -17,12 +17,9 @@ from joslim.errors import UserError
 from joslim.slimmable import SlimmableNet, batch_statistics
 from joslim.slimmable.running import Inputs, call
 
-TEACHERS: dict[str, str] = {
-    "full": "the full network, as it is in this step",
-    "next": "the next larger network of this step (Scala)",
-    "fixed": "the full network, as it was when the training began",
-    "ema": "an exponential moving average of the full network (DS-Net)",
-}
+# The full network as it is in this step; the next larger network of this step (Scala); the full
+# network as it was when the training began; a moving average of the full network (DS-Net).
+TEACHERS = ("full", "next", "fixed", "ema")
 # Decay of the moving average (Li and others, DS-Net, 2021).
 DECAY = 0.997
 

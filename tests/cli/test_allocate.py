@@ -131,7 +131,7 @@ def test_the_same_run_twice(runs: list[str], joslim: Run) -> None:
         (["--macs", "1G", "--picture", "a.gif"], "picture: 'a.gif' ends in none of"),
         (
             ["--macs", "1G", "--picture", "no/such/a.png"],
-            "picture: 'no/such/a.png' cannot be written",
+            "picture: cannot write 'no/such/a.png': No such file",
         ),
     ],
 )

@@ -16,7 +16,7 @@ from joslim.results.page.content import run_json
 from joslim.results.record import read_record
 from joslim.runs.config import config_of
 from joslim.runs.folder import RunFolder
-from joslim.runs.fronts import timed
+from joslim.runs.fronts import read_timed_front
 from joslim.space import Dim, Knob, WidthSpace
 
 Program = Callable[..., Any]
@@ -132,7 +132,8 @@ def test_a_page_on_a_device(
     assert joslim("report", *runs, "-o", str(page), *device).returncode == 0
     assert page.read_text().count('"latency_ms":1.5') == 2
     first, second = (
-        run_json(read_record(run, timed(Path(run), phone), device_file=phone)) for run in runs
+        run_json(read_record(run, read_timed_front(Path(run), phone), device_file=phone))
+        for run in runs
     )
     assert [child["costs"]["latency_ms"] for child in first["front"]["children"]] == [2, 1.5, 7]
     command = shlex.split(second["export"]["before"] + " -o x" + second["export"]["after"])

@@ -71,7 +71,7 @@ def test_watching_a_finished_run_ends_at_once(copied: Path, joslim: Program) -> 
         (["RUN", "RUN"], "is given twice; leave one out"),
         (["RUN", "other"], "out: needed for 2 runs; type -o report.html"),
         (["RUN", "-o", "a.pdf"], "out: 'a.pdf' ends in none of .html, .png, .svg"),
-        (["RUN", "-o", "nowhere/a.html"], "out: 'nowhere/a.html' cannot be written"),
+        (["RUN", "-o", "nowhere/a.html"], "out: cannot write 'nowhere/a.html': No such file"),
         (["RUN", "--watch", "-o", "a.svg"], "watch: 'a.svg' is a picture"),
         (["RUN/config.json"], "is a file; a run is a folder"),
         (["RUN/checkpoint"], "has no config.json: not a run folder?"),

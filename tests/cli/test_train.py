@@ -17,9 +17,10 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
+from joslim.cli.train import typed_settings
 from joslim.models import resnet8
 from joslim.results.run_files import read_lines
-from joslim.runs.config import FIELDS
+from joslim.runs.config import FIELDS, config_of
 from joslim.runs.run import Run
 
 Program = Callable[..., Any]
@@ -147,6 +148,26 @@ def test_the_record_of_a_run_with_another_method(
     assert config["searcher"] == ("targeted" if method == "bignas" else None)
 
 
+@pytest.mark.parametrize(
+    ("filed", "method", "left"),
+    [
+        ({"method": "slim", "channels_only": True, "steps": 3}, "joslim", {"steps": 3}),
+        ({"method": "joslim", "random_share": 0.3, "searcher": "nsga2", "beta": 2}, "slim", {}),
+        ({"method": "joslim", "random_share": 0.3}, "joslim", {"random_share": 0.3}),
+        ({"method": "single", "widths": "0.5"}, "bignas", {}),
+        ({"channels_only": True}, "slim", {"channels_only": True}),
+        ({"widths": "0.5"}, "single", {"widths": "0.5"}),
+    ],
+)
+def test_settings_of_the_file_that_the_typed_method_does_not_take(
+    filed: dict[str, Any], method: str, left: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "c.json").write_text(json.dumps(filed))
+    found = typed_settings(tmp_path / "c.json", {"method": method, "channels_only": None})
+    assert found == {**left, "method": method}
+    assert config_of(found).method == method
+
+
 def test_steps_win_over_epochs_of_the_file(joslim: Program) -> None:
     Path("c.toml").write_text("epochs = 3\nbatch = 8\n")
     result = joslim("train", "--config", "c.toml", "--steps", "5", "--dry-run", "--json")
@@ -213,7 +234,7 @@ def test_no_file(refused: Program) -> None:
             "or type --searcher targeted or mobo-ts2 or mobo",
         ),
         (["--preset", "paper", "--rho", "-1"], "rho: -1.0 given; allowed: a number, at least 0"),
-        (["--method", "slim", "--beta", "1"], "beta: method slim does not search; leave it out"),
+        (["--method", "slim", "--beta", "1"], "beta: it is for method joslim or bignas"),
         (["--lr", "nan"], "lr: nan given"),
         (["--lr", "1e308"], "lr: 1e+308 given"),
         (["--epochs", "1"], "type only one"),
@@ -237,7 +258,7 @@ def test_no_file(refused: Program) -> None:
         (["--device", "meta"], "device: 'meta' cannot be used"),
         (["--threads", "100000000000"], "threads: 100000000000 given"),
         (["--size", "1000000"], "size: 1000000 given"),
-        (["--widths", "0.5"], "widths: only method single"),
+        (["--widths", "0.5"], "widths: it is for method single, not 'joslim'; leave it out"),
         (["--method", "single", "--widths", "half"], "widths: 'half' are not multipliers"),
         (["--method", "single", "--widths", "1,1"], "widths: 2 multipliers given"),
         (["--init", "w.safetensors"], "init: cannot read 'w.safetensors'"),

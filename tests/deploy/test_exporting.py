@@ -254,7 +254,7 @@ def test_samples_that_are_none(
     run.facts = tiny_run.facts
     if tensors is not None:
         save_file(tensors, tmp_path / SAMPLES)
-    with pytest.raises(UserError, match=rf"^run: .*(inputs of shape|no {SAMPLES})"):
+    with pytest.raises(UserError, match=rf"^run: .*(no samples of inputs|no {SAMPLES})"):
         _ = run.samples
 
 

@@ -83,8 +83,8 @@ def train_here(
     **config: Any,
 ) -> Comparison:
     """What `compare` does, without its processes: they take seconds to start."""
-    from joslim.runs.config import SEARCHING
     from joslim.runs.driver import train
+    from joslim.training.settings import SEARCHING
 
     entries = []
     for method in methods:

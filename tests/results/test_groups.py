@@ -26,16 +26,17 @@ from joslim.results.groups import (
     overhead,
     paired_test,
     refuse_repetitions,
-    settings_of,
+    run_settings,
     spread_budgets,
     terms_of,
     value_text,
 )
 from joslim.results.record import Record, read_record
 from joslim.results.run_files import RunStatus
-from joslim.runs.config import FIELDS, WHERE_AND_HOW, Config
+from joslim.runs.config import FIELDS, Config
 from joslim.runs.run import Run
 from joslim.space import Dim, Knob, WidthSpace
+from joslim.training.settings import WHERE_AND_HOW
 
 SPACE = WidthSpace((Dim("a", 16), Dim("b", 16)), (Knob("a", (0,), 0.25), Knob("b", (1,), 0.25)))
 
@@ -112,7 +113,7 @@ def test_latencies_of_two_devices_are_two_costs(tmp_path: Path) -> None:
 
 
 def test_settings_have_the_method_too() -> None:
-    found = settings_of(record_of(facts_of(method="slim")))
+    found = run_settings(record_of(facts_of(method="slim")))
     assert (found["method"], found["low"], found["steps"]) == ("slim", 0.25, 100)
     assert not {"epochs", "recipe", "data", "threads"} & found.keys()
 
@@ -122,7 +123,7 @@ def test_files_of_strangers() -> None:
     facts["config"]["lr"] = [1, {"x": 2}]
     assert hash(tuple(terms_of(record_of(facts)).values()))
     facts["config"]["steps"] = "many"
-    assert settings_of(record_of(facts))["steps"] is None
+    assert run_settings(record_of(facts))["steps"] is None
     with pytest.raises(UserError, match=r"such run': steps: 'many' is not a whole number"):
         terms_of(record_of(facts))
     with pytest.raises(UserError, match="is not a name"):

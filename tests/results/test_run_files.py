@@ -29,7 +29,6 @@ from joslim.results.run_files import (
     last_metrics,
     read_front,
     refuse_unfinished,
-    seconds_of,
     status_of,
     total_steps,
 )
@@ -248,10 +247,10 @@ def test_the_last_line_that_is_whole(tmp_path: Path) -> None:
     assert last_metrics(tmp_path) == {"step": 2}
     file.write_text('{"step": 0, "filler": "' + "x" * TAIL + '"}\n{"step": 9, "seconds": 4}\n')
     assert last_metrics(tmp_path)["step"] == 9
-    assert seconds_of(tmp_path) == 4.0
+    assert finite_number(last_metrics(tmp_path), "seconds") == 4.0
     for broken in ("[1]\n", '{"seconds": "x"}\n', '{"seconds": NaN}\n', '{"seconds": true}\n'):
         file.write_text(broken)
-        assert seconds_of(tmp_path) is None
+        assert finite_number(last_metrics(tmp_path), "seconds") is None
         assert status_of(tmp_path).step == 0
 
 

@@ -11,17 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joslim.errors import UserError
-from joslim.runs.config import (
-    DEFAULTS,
-    FIELDS,
-    MOST_BYTES,
-    Config,
-    config_of,
-    kind_of,
-    read_config_file,
-)
+from joslim.runs.config import DEFAULTS, FIELDS, MOST_BYTES, Config, config_of, read_config_file
 from joslim.runs.recipes import RECIPES
 from joslim.runs.run import Run
+from joslim.training.settings import kind_of
 
 NUMBERS = [name for name, item in FIELDS.items() if kind_of(item)[0] in (int, float)]
 WHOLE = [name for name, item in FIELDS.items() if kind_of(item)[0] is int]
@@ -185,7 +178,7 @@ def test_steps_and_epochs_exclude_each_other() -> None:
 
 
 def test_widths_are_for_single_alone() -> None:
-    assert "only method single" in refusal(widths="0.5")
+    assert "widths: it is for method single, not 'joslim'; leave it out" in refusal(widths="0.5")
     assert Config(method="single", widths="0.5").widths == "0.5"
 
 

@@ -147,7 +147,7 @@ def test_a_folder_that_cannot_be_written(
     remount(disk, "ro")
     with one_line((UserError, RunFailed), "Read-only file system"):  # type: ignore[arg-type]
         train(out=run, resume=True, **tiny)
-    with one_line(UserError, "out: cannot make", "Read-only file system"):
+    with one_line(UserError, "out: cannot write", "Read-only file system"):
         train(out=disk / "other", **tiny)
     assert len(joslim.load(run).history), "it can still be read"
     remount(disk, "rw,size=50m")

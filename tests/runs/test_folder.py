@@ -105,14 +105,14 @@ def test_a_place_where_no_folder_can_be_made(
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "mkdir", forbidden)
-    with pytest.raises(UserError, match=r"out: cannot make .*: Permission denied"):
+    with pytest.raises(UserError, match=r"out: cannot write .*: Permission denied"):
         RunFolder(tmp_path / "run").prepare()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    with pytest.raises(UserError, match="out: cannot make"):
+    with pytest.raises(UserError, match="out: cannot write"):
         RunFolder(tmp_path / "run").prepare()
 
 

@@ -4,6 +4,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,9 +14,10 @@ from joslim.errors import UserError
 from joslim.models import MODELS, resnet8
 from joslim.runs.driver import train
 from joslim.runs.networks import (
+    are_inputs,
     blank_input,
     default_shape,
-    imported,
+    import_maker,
     load_blank,
     load_model,
     make_net,
@@ -46,8 +48,8 @@ def test_modules_in_packages(own: Path) -> None:
 
 
 def test_the_current_folder_is_searched_once(own: Path) -> None:
-    imported("own:tiny")
-    imported("own:solid")
+    import_maker("own:tiny")
+    import_maker("own:solid")
     assert sys.path.count(str(own)) == 1
 
 
@@ -202,3 +204,29 @@ def test_a_function_is_no_network(tmp_path: Path) -> None:
     """Also with weights, which are loaded into a network before it is made slimmable."""
     with pytest.raises(UserError, match=r"^model: function given; give an nn.Module, or 'package"):
         train(resnet8, "digits", init=trained(), steps=2, out=tmp_path / "run")
+
+
+IMAGES, WORDS = torch.zeros(3, 2, 4), torch.zeros(3, 5, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("values", "batched", "right"),
+    [
+        ((IMAGES, WORDS), True, True),
+        ((IMAGES[:1], WORDS[:1]), False, True),
+        ((IMAGES, WORDS), False, False),
+        ((IMAGES[:2], WORDS), True, False),
+        ((IMAGES[:0], WORDS[:0]), True, False),
+        ((IMAGES,), True, False),
+        ((IMAGES, WORDS.float()), True, False),
+        ((IMAGES, WORDS[:, :4]), True, False),
+        ((IMAGES, torch.tensor(1)), True, False),
+        ((IMAGES, "words"), True, False),
+    ],
+)
+def test_samples_that_are_inputs(values: tuple[Any, ...], batched: bool, right: bool) -> None:
+    assert are_inputs(values, [((1, 2, 4), "float32"), ((1, 5), "int64")], batched) == right
+
+
+def test_samples_without_sizes_are_no_batch() -> None:
+    assert not are_inputs([torch.tensor(1.0)], [((1,), "float32")], True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ import torch.nn.functional as F
 import joslim
 from joslim import UserError, Widths
 from joslim.comparing import read
+from joslim.errors import Stopped
 from joslim.results.run_files import CONFIG, FINISHED, METRICS, status_of
+from joslim.runs import logs
 
 OPTIONS: dict[str, Any] = {
     "steps": 6,
@@ -119,10 +122,37 @@ def test_what_is_refused(runs: Path, tmp_path: Path) -> None:
         joslim.rejudge(tmp_path / "own", "memory")
 
 
+def test_the_tracker_of_the_run_is_not_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = []
+
+    def track(folder: Path, settings: dict[str, Any]) -> logs.Send:
+        opened.append(folder.name)
+        return lambda figures, step: None
+
+    monkeypatch.setitem(logs.LOGGERS, "own", track)
+    monkeypatch.setitem(logs.PACKAGES, "own", "json")
+    joslim.train(method="slim", out=tmp_path / "run", log_to="own", **OPTIONS)
+    made = joslim.rejudge(tmp_path / "run", "memory")
+    assert (opened, made.config.log_to) == (["run"], None)
+    joslim.rejudge(tmp_path / "run", "memory", tmp_path / "typed", log_to="own")
+    assert opened == ["run", "typed"]
+
+
 def test_half_a_run_is_not_left_behind(runs: Path, tmp_path: Path) -> None:
     def stop(progress: Any) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         joslim.rejudge(runs / "slim-macs", "memory", tmp_path / "made", watch=stop)
+    assert [*(tmp_path / "made").iterdir()] == []
+
+
+def test_a_signal_stops_it(runs: Path, tmp_path: Path) -> None:
+    def interrupt(progress: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(Stopped, match=r"^stopped; the same command begins anew$"):
+        joslim.rejudge(runs / "slim-macs", "memory", tmp_path / "made", watch=interrupt)
     assert [*(tmp_path / "made").iterdir()] == []

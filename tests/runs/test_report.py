@@ -79,8 +79,8 @@ def test_a_picture_for_a_paper(suffix: str, finished: Run, copied: Path, tmp_pat
         ("RUN", "a.pdf", r"out: .*a\.pdf' ends in none of \.html, \.png, \.svg"),
         ("RUN", "a", "out: .*a' ends in none of"),
         ("nowhere", "a.html", "run: 'nowhere'"),
-        ("RUN", "nowhere/a.html", r"out: .* cannot be written: No such file or directory"),
-        ("RUN", "folder.html", r"out: .* cannot be written: Is a directory"),
+        ("RUN", "nowhere/a.html", r"out: cannot write .*: No such file or directory"),
+        ("RUN", "folder.html", r"out: cannot write .*: Is a directory"),
     ],
 )
 def test_bad_input(runs: Any, path: str, words: str, finished: Run, tmp_path: Path) -> None:

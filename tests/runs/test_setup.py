@@ -17,12 +17,13 @@ import joslim
 from joslim.errors import UserError
 from joslim.models import resnet8
 from joslim.runs import setup
-from joslim.runs.config import FIELDS, SEARCH_OPTIONS, Config, Resolved, config_of, kind_of
+from joslim.runs.config import FIELDS, Config, Resolved, config_of
 from joslim.runs.driver import train
 from joslim.runs.run import Run, load
 from joslim.runs.setup import find_device, parse_widths, set_up
 from joslim.runs.summary import summary
 from joslim.runs.trainer import Trainer
+from joslim.training.settings import SEARCH_OPTIONS, kind_of
 
 
 def job_of(**options: Any) -> Trainer:

@@ -19,7 +19,8 @@ OPTIONS = {"steps": 6, "every": 2, "batch": 8, "front_images": 16, "samples": 1,
 
 def test_the_rows() -> None:
     one = [torch.nn.Parameter(torch.ones(2))]
-    made = {name: kind.make(one, 0.1, 0.8, 0.2) for name, kind in OPTIMIZERS.items()}
+    options = {"lr": 0.1, "momentum": 0.8, "weight_decay": 0.2}
+    made = {name: kind.make(one, **options) for name, kind in OPTIMIZERS.items()}
     theirs = {
         "sgd": torch.optim.SGD(one, lr=0.1, momentum=0.8, nesterov=True, weight_decay=0.2),
         "adamw": torch.optim.AdamW(one, lr=0.1, betas=(0.8, 0.999), weight_decay=0.2),

@@ -91,16 +91,11 @@ function bar(dim, count, isGone) {
   const words = { pixels: " pixels", blocks: " blocks", channels: "" }[dim.kind];
   const verb = dim.kind === "blocks" ? "has" : "makes";
   const layers = dim.layers.length > 1 ? `${verb} ${dim.layers.join(", ")}` : null;
-  return element(
-    "div",
+  return barOf(
+    dim.name,
+    isGone ? 0 : (100 * count) / dim.full,
+    isGone ? "left out" : `${count} / ${dim.full}${words}`,
     { class: `bar ${dim.kind}`, title: layers },
-    element("span", { class: "name" }, dim.name),
-    element(
-      "span",
-      { class: "track" },
-      element("span", { class: "fill", style: `width:${isGone ? 0 : (100 * count) / dim.full}%` }),
-    ),
-    element("span", { class: "number" }, isGone ? "left out" : `${count} / ${dim.full}${words}`),
   );
 }
 

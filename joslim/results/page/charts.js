@@ -70,6 +70,35 @@ function axisOf(values, words, tick, { air = 0.06, zero = false, mayBend = true 
   return { low, high, log, words, tick };
 }
 
+const costAxis = (key, values) =>
+  axisOf(values, costWords(key), (value) => costTick(key, value), { air: 0.03 });
+
+const stepAxis = (steps) => ({
+  low: 0,
+  high: ends(steps)[1],
+  log: false,
+  words: "step",
+  tick: formatCount,
+});
+
+// An upright line in a chart, with words beside it where there is more room.
+function upright(box, at, words) {
+  const right = at > (box.left + box.right) / 2;
+  return [
+    drawn("line", { class: "budget", x1: at, x2: at, y1: box.top, y2: box.bottom }),
+    drawn(
+      "text",
+      {
+        class: "label",
+        x: right ? at - 6 : at + 6,
+        y: box.top + 12,
+        "text-anchor": right ? "end" : "start",
+      },
+      words,
+    ),
+  ];
+}
+
 // An empty chart: its root, its scales, and where things are drawn.
 function frame(place, x, y, margin = 14) {
   const width = Math.max(240, place.clientWidth);

@@ -126,9 +126,7 @@ function drawBoard(place, board) {
     .flatMap(({ curve }) => curve.flatMap(([, y, d]) => [y - d, y + d]))
     .map((y) => Math.max(0, y));
   const costs = shown.flatMap(({ curve }) => curve.map(([x]) => x));
-  const x = axisOf([...costs, ...board.span], costWords(board.key), (v) => costTick(board.key, v), {
-    air: 0.03,
-  });
+  const x = costAxis(board.key, [...costs, ...board.span]);
   const words = measureWords(board.measure, board.metric);
   const y = axisOf(values, words, measureTick(board.measure, board.metric), {
     air: 0.1,

@@ -16,15 +16,11 @@ function present(id, there) {
   return there;
 }
 
-const ROLES = [
-  ["full", "full"],
-  ["sampled", "sampled"],
-  ["smallest", "smallest"],
-];
+const ROLES = ["full", "sampled", "smallest"];
 
 function showLosses() {
   const { curves } = view.story;
-  const roles = ROLES.filter(([role]) => curves[role]);
+  const roles = ROLES.filter((role) => curves[role]);
   if (!present("loss-card", roles.length > 0 && curves.step.length > 1)) return;
   byId("loss-note").textContent =
     roles.length > 1
@@ -40,7 +36,7 @@ function showValidation() {
   if (!present("validation-card", validation !== null && validation.steps.length > 1)) return;
   const { steps, full, smallest, best } = validation;
   const curves = { step: steps, full, ...(smallest.length ? { smallest } : {}) };
-  const roles = ROLES.filter(([role]) => curves[role]);
+  const roles = ROLES.filter((role) => curves[role]);
   const least = roles.length > 1 ? "the mean of both is least" : "it is least";
   byId("validation-note").textContent =
     status.state === "finished"
@@ -55,28 +51,12 @@ function showValidation() {
 
 // Curves over the steps by role, {step, full, ...}; a line marks the best step.
 function drawCurves(place, curves, roles, measure, best = null) {
-  const all = roles.flatMap(([role]) => curves[role]).filter((loss) => loss !== null);
-  const x = { low: 0, high: ends(curves.step)[1], log: false, words: "step", tick: formatCount };
+  const all = roles.flatMap((role) => curves[role]).filter((loss) => loss !== null);
+  const x = stepAxis(curves.step);
   const y = axisOf(all, measureWords(measure), measureTick(measure));
   const { plot, sx, sy, box } = frame(place, x, y, 74);
-  if (best !== null) {
-    const at = sx(best);
-    const right = at > (box.left + box.right) / 2;
-    plot.append(
-      drawn("line", { class: "budget", x1: at, x2: at, y1: box.top, y2: box.bottom }),
-      drawn(
-        "text",
-        {
-          class: "label",
-          x: right ? at - 6 : at + 6,
-          y: box.top + 12,
-          "text-anchor": right ? "end" : "start",
-        },
-        "best",
-      ),
-    );
-  }
-  const labels = roles.map(([role, words], look) => {
+  if (best !== null) plot.append(...upright(box, sx(best), "best"));
+  const labels = roles.map((role, look) => {
     const points = curves.step
       .map((step, at) => [step, curves[role][at]])
       .filter(([, loss]) => loss !== null);
@@ -87,19 +67,16 @@ function drawCurves(place, curves, roles, measure, best = null) {
         "stroke-dasharray": DASHES[look],
       }),
     );
-    return { words, look, x: box.right + 6, y: 4 + sy(points[points.length - 1][1]) };
+    return { words: role, look, x: box.right + 6, y: 4 + sy(points[points.length - 1][1]) };
   });
   putLabels(plot, labels, box);
   return curves.step.map((step, at) => ({
     x: sx(step),
-    y: sy(curves[roles[0][0]][at] ?? y.high),
+    y: sy(curves[roles[0]][at] ?? y.high),
     column: true,
     lines: () => [
       `step ${formatCount(step)}`,
-      ...roles.map(
-        ([role, words]) =>
-          `${words} ${formatMeasure(measure, curves[role][at])}`,
-      ),
+      ...roles.map((role) => `${role} ${formatMeasure(measure, curves[role][at])}`),
     ],
   }));
 }
@@ -122,7 +99,6 @@ function showTime() {
     seconds,
   ]);
   const list = element("dl", { class: "figures small" });
-  const scoring = times.scoring_passes || 0;
   putFigures(list, [
     ["wall time", duration(times.seconds)],
     ["a step, on average", `${decimals((1000 * times.step_seconds) / times.step)} ms`],
@@ -130,18 +106,6 @@ function showTime() {
   place.replaceChildren(list);
   if (parts.length) place.append(element("h3", {}, "Time by part"), sharesOf(parts, duration));
   showPace(times.pace);
-  if (times.passes && !parts.length) {
-    place.append(
-      element("h3", {}, "Passes through the network"),
-      sharesOf(
-        [
-          ["training, forward and backward", times.passes],
-          ["scoring children, forward only", scoring],
-        ],
-        formatCount,
-      ),
-    );
-  }
 }
 
 function showPace(pace) {
@@ -155,13 +119,7 @@ function drawPace(place, pace) {
   const points = pace
     .slice(1)
     .map(([step, seconds], at) => [step, (1000 * (seconds - pace[at][1])) / (step - pace[at][0])]);
-  const x = {
-    low: 0,
-    high: ends(pace.map(([step]) => step))[1],
-    log: false,
-    words: "step",
-    tick: formatCount,
-  };
+  const x = stepAxis(pace.map(([step]) => step));
   const y = axisOf(
     points.map(([, ms]) => ms),
     "time of a step, search included",
@@ -185,17 +143,7 @@ function sharesOf(entries, words) {
     "div",
     { class: "bars" },
     ...entries.map(([name, value]) =>
-      element(
-        "div",
-        { class: "bar" },
-        element("span", { class: "name" }, name),
-        element(
-          "span",
-          { class: "track" },
-          element("span", { class: "fill", style: `width:${(100 * value) / (whole || 1)}%` }),
-        ),
-        element("span", { class: "number" }, `${words(value)}, ${share(value, whole)}`),
-      ),
+      barOf(name, (100 * value) / (whole || 1), `${words(value)}, ${share(value, whole)}`),
     ),
   );
 }

@@ -68,12 +68,10 @@ function drawFront(place) {
   const { front } = view.story;
   const { cost, measure } = view;
   const value = (child) => [child.costs[cost], child[measure]];
-  const x = axisOf(
-    [...front.children.map((child) => child.costs[cost]), ...budgetEnds(front, cost)],
-    costWords(cost),
-    (v) => costTick(cost, v),
-    { air: 0.03 },
-  );
+  const x = costAxis(cost, [
+    ...front.children.map((child) => child.costs[cost]),
+    ...budgetEnds(front, cost),
+  ]);
   const y = axisOf(
     front.children.map((child) => child[measure]),
     measureWords(measure),
@@ -115,7 +113,6 @@ function markPick() {
   if (!line) return;
   const { sx, sy, box } = view.marks;
   const at = Math.min(box.right, Math.max(box.left, sx(view.budget)));
-  const right = at > (box.left + box.right) / 2;
   line.replaceChildren(
     drawn("rect", {
       class: "within",
@@ -124,17 +121,7 @@ function markPick() {
       width: Math.max(0, at - box.left),
       height: box.bottom - box.top,
     }),
-    drawn("line", { class: "budget", x1: at, x2: at, y1: box.top, y2: box.bottom }),
-    drawn(
-      "text",
-      {
-        class: "label",
-        x: right ? at - 6 : at + 6,
-        y: box.top + 12,
-        "text-anchor": right ? "end" : "start",
-      },
-      `budget ${formatSize(view.cost, view.budget)}`,
-    ),
+    ...upright(box, at, `budget ${formatSize(view.cost, view.budget)}`),
   );
   const mark = byId("picked-mark");
   mark.replaceChildren();

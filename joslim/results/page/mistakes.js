@@ -78,16 +78,10 @@ function putClassErrors(names, classes) {
   const worst = [...classes].sort((a, b) => b[1] / (b[2] || 1) - a[1] / (a[2] || 1));
   byId("class-errors").replaceChildren(
     ...worst.map(([label, wrong, images]) =>
-      element(
-        "div",
-        { class: "bar" },
-        element("span", { class: "name" }, names[label]),
-        element(
-          "span",
-          { class: "track" },
-          element("span", { class: "fill", style: `width:${(100 * wrong) / (images || 1)}%` }),
-        ),
-        element("span", { class: "number" }, `${share(wrong, images)} of ${formatCount(images)}`),
+      barOf(
+        names[label],
+        (100 * wrong) / (images || 1),
+        `${share(wrong, images)} of ${formatCount(images)}`,
       ),
     ),
   );

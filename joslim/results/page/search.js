@@ -25,11 +25,9 @@ function drawMoment() {
 function drawGrowth(place, growth, chosen) {
   const { key } = view.story.front;
   const points = growth.flatMap((moment) => moment.points);
-  const x = axisOf(
+  const x = costAxis(
+    key,
     points.map(([cost]) => cost),
-    costWords(key),
-    (v) => costTick(key, v),
-    { air: 0.03 },
   );
   const y = axisOf(
     points.map(([, loss]) => loss),
@@ -87,11 +85,9 @@ function showSearch() {
 
 function drawSearch(place, visits, first, last) {
   const { key } = view.story.front;
-  const x = axisOf(
+  const x = costAxis(
+    key,
     visits.map((visit) => visit[1]),
-    costWords(key),
-    (v) => costTick(key, v),
-    { air: 0.03 },
   );
   const y = axisOf(
     visits.map((visit) => visit[2]),

@@ -117,6 +117,21 @@ function putFigures(list, rows) {
   );
 }
 
+// A name, a bar of so many percent, and words.
+function barOf(name, percent, words, attributes = {}) {
+  return element(
+    "div",
+    { class: "bar", ...attributes },
+    element("span", { class: "name" }, name),
+    element(
+      "span",
+      { class: "track" },
+      element("span", { class: "fill", style: `width:${percent}%` }),
+    ),
+    element("span", { class: "number" }, words),
+  );
+}
+
 function tableOf(table, columns, rows, caption) {
   const head = columns.map((name) => element("th", { scope: "col" }, name));
   const body = rows.map((cells) =>
