@@ -132,7 +132,8 @@ ROWS: dict[str, Row] = {
     },
     # The same on other images.
     **{
-        f"photos-100-{name}": row("joslim", 100, **IN_A_STEP[name], data=TWENTY_PHOTOS, warmup=WARMUP)
+        f"photos-100-{name}": row("joslim", 100, **IN_A_STEP[name], data=TWENTY_PHOTOS)
+        | {"warmup": WARMUP}
         for name in ("all", "one")
     },
     # As many passes as the training with all children has.

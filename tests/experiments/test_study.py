@@ -74,7 +74,7 @@ def test_pages_of_what_there_is(
     row, *_ = (line for line in long.splitlines() if line.startswith("| slim | 2 |"))
     assert f"| slim | 2 | {area} |" in row
     assert f" {at_full} | {validation} | " in row
-    assert "| one, after the full network alone | 2 |" in long
+    assert "| one, after the full network alone for 30% | 2 |" in long
     (alone, *_) = (line for line in long.splitlines() if line.startswith("| 0.5 | "))
     assert f"{finished.front[0].test_error:.1f} ± 0.0" in alone
     assert "## A deeper network" not in long, "none was trained"

@@ -604,7 +604,9 @@ def test_what_is_to_see(tiny: Options, tmp_path: Path) -> None:
     assert [progress.done for progress in steps] == [1, 2, 3, 4, 5, 6]
     assert {progress.total for progress in steps} == {6}
     assert [progress.round for progress in steps] == [1, 1, 2, 2, 3, 3]
-    assert [progress.others_loss is None for progress in steps] == [True] * 2 + [False] * 4
+    alone = [progress.others_loss is None for progress in steps]
+    assert alone[:2] == [True] * 2
+    assert not all(alone[2:]), "a random child may be the full network itself"
     # Of the validation and the test images there is one batch each.
     assert steps[-1].children == len(run.history) == judged[-1].total - 2
     assert [progress.smallest_loss is None for progress in steps][:2] == [True] * 2

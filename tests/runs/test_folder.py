@@ -1,5 +1,6 @@
 """The run folder: whose it is, what is in it, and that nothing is lost."""
 
+import itertools
 import json
 import math
 import os
@@ -288,8 +289,11 @@ def test_its_metrics(finished: Run) -> None:
     for line in (*lines, end):
         assert line["parts"].keys() == {"data", "search", "scoring", "validation"}
         assert 0 <= sum(line["parts"].values()) <= line["seconds"]
-    assert [len(line["losses"]) for line in lines] == [1, 1, 2, 2, 2, 2], "alone, then one more"
-    assert [line["passes"] for line in lines] == [1, 2, 4, 6, 8, 10]
+    trained = [len(line["losses"]) for line in lines]
+    assert trained[:2] == [1, 1], "the full network alone"
+    # Then one more, which may be the full network itself if it is a random one.
+    assert {*trained} == {1, 2}
+    assert [line["passes"] for line in lines] == [*itertools.accumulate(trained)]
     least, most = finished.front.span
     for line in lines:
         assert len(line["losses"]) == len(line["costs"])
@@ -297,7 +301,7 @@ def test_its_metrics(finished: Run) -> None:
         assert line["costs"][0] == most
         smallest = line["losses"][-1] if line["costs"][-1] == least else None
         assert line["smallest_loss"] == smallest
-    schedule = Schedule("cosine", warmup=0.1, highest=0.05)
+    schedule = Schedule("cosine", warmup=0.05, highest=0.05)
     assert [line["lr"] for line in lines] == [schedule(step, 6) for step in range(6)]
 
 
