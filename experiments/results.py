@@ -181,7 +181,7 @@ LONG = {
             "paper-30-often": "and K = 10",
             "joslim-30-random-0": "and the full network three times",
             "joslim-30": "and 60% random children",
-            "joslim-30-all": "and a warm-up of a tenth",
+            "joslim-30-all": "and a warm-up of 5%",
             "joslim-30-one": "and one child in a step",
         },
     ),
@@ -402,7 +402,7 @@ def alone_and_joint() -> tuple[dict[str, list[list[Entry]]], dict[str, list[Entr
 def single_picture(epochs: str) -> str:
     """The networks trained one by one as if they were the front of one training."""
     if epochs:
-        rows, chosen = [f"single-{size:g}-{epochs}" for size in SIZES], f"joslim-{epochs}"
+        rows, chosen = [f"single-{size:g}-{epochs}" for size in SIZES], f"joslim-{epochs}-all"
     else:
         rows, chosen = [f"single-{size:g}" for size in SHORT_SIZES], [*JOINT][-1]
     if not all(map(is_kept, [*rows, chosen])):
