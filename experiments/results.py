@@ -142,7 +142,8 @@ LONG = {
     **{
         f"methods-{epochs}": Table(
             f"{epochs} epochs, multiply-adds",
-            {f"{name}-{epochs}": name for name in METHODS},
+            {f"{name}-{epochs}": name for name in METHODS}
+            | {f"joslim-{epochs}-even": "joslim, costs of random children spread evenly"},
         )
         for epochs in LENGTHS
     },
