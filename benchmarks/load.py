@@ -34,7 +34,7 @@ from joslim.runs.folder import RunFolder
 from joslim.runs.logs import HistoryLog
 from joslim.search.gp import MAX_POINTS
 from joslim.search.history import History
-from joslim.training import methods
+from joslim.training import exploring
 
 CHILDREN = 5_000
 # So many visits, with a scoring after every second one.
@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=4, help="children of one (%(default)s)")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    methods.start_size = lambda space: 2 * MAX_POINTS  # type: ignore[attr-defined]
+    exploring.start_size = lambda space: 2 * MAX_POINTS  # type: ignore[attr-defined]
     with tempfile.TemporaryDirectory() as name:
         path = Path(name)
         rows, figures = long_run(path / "long", options)

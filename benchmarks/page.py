@@ -19,6 +19,7 @@ from selenium.webdriver.chrome.service import Service
 
 import joslim
 from joslim.front import Front, Point
+from joslim.results.run_files import FORMAT
 from joslim.space import Dim, Knob, WidthSpace
 
 VISITS, CHILDREN, DIMS, STEPS = 5000, 300, 25, 100_000
@@ -53,7 +54,8 @@ def made(folder: Path, rng: np.random.Generator) -> Path:
     write_lines(folder / "history.jsonl", history(space, costs, counts, rng))
     write_lines(folder / "metrics.jsonl", metrics())
     config = {"model": "mobilenet_v2", "data": "imagenet", "method": "joslim", "steps": STEPS}
-    facts = {"joslim": joslim.__version__, "config": {**config, "seed": 0, "every": 40}}
+    config |= {"seed": 0, "every": 40}
+    facts = {"format": FORMAT, "joslim": joslim.__version__, "config": config}
     (folder / "config.json").write_text(json.dumps(facts))
     points = []
     for at in np.argsort(costs)[:: VISITS // CHILDREN]:
@@ -84,7 +86,7 @@ def metrics() -> list[Any]:
     steps = range(100, STEPS + 1, 100)
     return [
         {"step": s, "loss": 7e2 / s, "smallest_loss": 9e2 / s, "losses": [7e2 / s] * 4}
-        | {"seconds": s / 9, "passes": 4 * s, "scoring_passes": s}
+        | {"seconds": s / 9, "parts": {"data": s / 900, "search": s / 90, "scoring": s / 90}}
         for s in steps
     ]
 
